@@ -1,0 +1,6 @@
+// The simulated kubelet, built by flexinfer.envtest.
+module flexinfer.invalid/envtest/kwok
+
+go 1.26.0
+
+require sigs.k8s.io/kwok v0.8.0

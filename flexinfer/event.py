@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an informer tells its handlers: one frozen record per change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flexinfer.meta.envelope import StoredObject
+
+
+@dataclass(frozen=True, slots=True)
+class CreateEvent:
+    """Report an object that was not there before; `is_initial` when the first list held it."""
+
+    object: StoredObject
+    is_initial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateEvent:
+    """Report a change of one object; both sides have the same UID."""
+
+    old: StoredObject
+    new: StoredObject
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteEvent:
+    """Report an object that is gone.
+
+    `final_state_unknown` when a relist noticed it, so that `object` is the last state seen.
+    """
+
+    object: StoredObject
+    final_state_unknown: bool = False
+
+
+Event = CreateEvent | UpdateEvent | DeleteEvent

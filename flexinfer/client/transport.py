@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes to and from one API server: a deadline on every call, one typed error per failure.
+
+What happens inside one call, all of it within its deadline:
+
+| the server | the transport |
+|---|---|
+| answers 429, or 503 with Retry-After | waits as long as asked, with jitter, and tries again |
+| answers 401 | reloads the credential and tries once more |
+| loses the connection before it answers | tries at once, if the call can be repeated |
+| anything else that is no success | raises its error |
+
+A call can be repeated when its method is idempotent or when it is a server-side apply; a POST or
+another PATCH never is. Watches have a pool of their own, so that any number of them leaves the
+requests their connections. Neither bodies nor tokens are logged or put into errors.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from importlib import metadata
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import aiohttp
+import anyio
+import structlog
+from yarl import URL
+
+from flexinfer.client.failure import api_error
+from flexinfer.client.lines import MAX_LINE, LineStream
+from flexinfer.client.pool import open_pool
+from flexinfer.client.retry import RetryPolicy
+from flexinfer.errors import (
+    ApiError,
+    ConfigurationError,
+    DeadlineError,
+    TransportError,
+    UnauthorizedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+    from flexinfer.client.auth import Authorization, Credentials
+
+T = TypeVar("T")
+
+JSON = "application/json"
+APPLY = "application/apply-patch+yaml"
+TIMEOUT = 30.0
+
+_IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+_ERROR_BODY_LIMIT = 256 * 1024
+# What client-go counts a request without an answer as.
+_NO_ANSWER = "<error>"
+
+_log = structlog.get_logger(__name__)
+
+
+class RequestObserver(Protocol):
+    """Be told of every try that was sent, for `rest_client_requests_total` and its kin."""
+
+    def __call__(self, method: str, code: str, seconds: float) -> None:
+        """Take the method, the HTTP code or `<error>`, and the seconds until the headers came."""
+
+
+class _ConnectionLostError(TransportError):
+    """Report a connection that ended after the request was sent, before any answer."""
+
+
+class _Content(NamedTuple):
+    """Be the body of a request and its media type."""
+
+    body: bytes
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """Be one request as it is sent, maybe more than once."""
+
+    method: str
+    path: str
+    url: URL
+    accept: str
+    content: _Content | None
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+    @property
+    def repeatable(self) -> bool:
+        """Tell whether sending it twice does what sending it once does."""
+        apply = self.content is not None and self.content.type == APPLY
+        return self.method in _IDEMPOTENT or apply
+
+
+class Transport:
+    """Speak to one API server; use as an async context manager, in one event loop.
+
+    *observe* is called once per try. *max_connections* bounds the requests at one time: further
+    ones wait for a connection within their deadline. *sleep* is how the transport waits between
+    tries.
+    """
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        *,
+        user_agent: str = "",
+        observe: RequestObserver | None = None,
+        retry: RetryPolicy | None = None,
+        max_connections: int = 100,
+        sleep: Callable[[float], Awaitable[object]] = anyio.sleep,
+    ) -> None:
+        if max_connections < 1:
+            raise ConfigurationError("max_connections must be at least 1")
+        if not (user_agent.isascii() and (user_agent + " ").isprintable()):
+            raise ConfigurationError("user_agent must be printable ASCII: it becomes a header")
+        self._credentials = credentials
+        self._user_agent = user_agent or default_user_agent()
+        self._observe = observe
+        self._retry = retry or RetryPolicy()
+        # A semaphore of our own: closing aiohttp's connector cancels those who wait inside it.
+        self._slots = anyio.Semaphore(max_connections, fast_acquire=True)
+        self._sleep = sleep
+        self._requests: aiohttp.ClientSession | None = None
+        self._watches: aiohttp.ClientSession | None = None
+
+    @property
+    def host(self) -> str:
+        """Return host and port of the API server, as metrics name it."""
+        return urlsplit(self._credentials.server).netloc
+
+    async def __aenter__(self) -> Self:
+        """Open both pools."""
+        self._requests = open_pool(self._user_agent)
+        # A watch occupies its connection for minutes; the informers bound how many there are.
+        self._watches = open_pool(self._user_agent)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close both pools; calls that are under way fail with TransportError."""
+        pools = (self._requests, self._watches)
+        self._requests = self._watches = None
+        with anyio.CancelScope(shield=True):
+            for pool in pools:
+                if pool is not None:
+                    await pool.close()
+
+    async def request(  # noqa: PLR0913 - two places, the rest optional and by keyword
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout: float = TIMEOUT,  # noqa: ASYNC109 - it spans the tries and names the error
+        retry: RetryPolicy | None = None,
+    ) -> bytes:
+        """Return the body of a successful answer.
+
+        *timeout* is in seconds and covers everything: waiting for a connection, every try, the
+        waits between them, the body. *path* is sent as it is, so it must be quoted already;
+        *params* are quoted here. Raises the ApiError of the answer, TransportError when none came
+        or it was cut, DeadlineError when it did not come in time.
+        """
+        _check_seconds("timeout", timeout)
+        content = None if body is None else _Content(body, content_type)
+        call = self._call(method, path, params, accept, content)
+        with anyio.move_on_after(timeout):
+            return await self._persist(call, retry, self._fetch)
+        raise DeadlineError(f"{call}: no answer within {timeout:g} s")
+
+    @asynccontextmanager
+    async def stream(  # noqa: PLR0913 - one place, the rest optional and by keyword
+        self,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        accept: str = JSON,
+        idle_timeout: float,
+        open_timeout: float = TIMEOUT,
+        max_line: int = MAX_LINE,
+        retry: RetryPolicy | None = None,
+    ) -> AsyncIterator[LineStream]:
+        """Open a GET whose body is read line by line, on the pool of watches.
+
+        Gives an iterator of lines without their ends; a line above *max_line* bytes comes as an
+        `OversizedLine`. *open_timeout* bounds the way to the headers as `timeout` bounds a
+        request, *idle_timeout* the silence after that; both are in seconds. Opening raises as
+        `request` does, reading as `LineStream` says.
+        """
+        _check_seconds("open_timeout", open_timeout)
+        _check_seconds("idle_timeout", idle_timeout)
+        call = self._call("GET", path, params, accept)
+        response = await self._open(call, retry, open_timeout)
+        try:
+            yield LineStream(
+                response.content, str(call), idle_timeout=idle_timeout, max_line=max_line
+            )
+        finally:
+            response.close()
+
+    async def _open(
+        self, call: _Call, retry: RetryPolicy | None, seconds: float
+    ) -> aiohttp.ClientResponse:
+        with anyio.move_on_after(seconds):
+            return await self._persist(call, retry, self._begin)
+        raise DeadlineError(f"{call}: not open within {seconds:g} s")
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        accept: str,
+        content: _Content | None = None,
+    ) -> _Call:
+        if not path.startswith("/"):
+            raise ConfigurationError(f"path must start with a slash, not {path!r}")
+        query = f"?{urlencode(params, quote_via=quote)}" if params else ""
+        url = URL(f"{self._credentials.server}{path}{query}", encoded=True)
+        return _Call(method, path, url, accept, content)
+
+    async def _persist(
+        self,
+        call: _Call,
+        retry: RetryPolicy | None,
+        attempt: Callable[[_Call, Authorization], Awaitable[T]],
+    ) -> T:
+        """Return what the first successful attempt returns."""
+        policy = retry or self._retry
+        number, resets, reloaded = 1, 0, False
+        while True:
+            authorization = await self._credentials.authorization()
+            try:
+                return await attempt(call, authorization)
+            except UnauthorizedError:
+                if reloaded:
+                    raise
+                reloaded = True
+                _log.info("credential refused, reloading it", server=self.host)
+                await self._credentials.invalidate(authorization)
+            except _ConnectionLostError:
+                if not call.repeatable or resets >= policy.resets:
+                    raise
+                resets += 1
+            except ApiError as error:
+                await self._wait(call, error, policy.wait(error, attempt=number))
+                number += 1
+
+    async def _wait(self, call: _Call, error: ApiError, seconds: float | None) -> None:
+        """Wait before the next try, or raise *error* when there is none to come in time."""
+        left = anyio.current_effective_deadline() - anyio.current_time()
+        if seconds is None or seconds >= left:
+            raise error
+        _log.info(
+            "the API server asks to slow down",
+            method=call.method,
+            path=call.path,
+            status=error.status,
+            wait_seconds=round(seconds, 3),
+        )
+        await self._sleep(seconds)
+
+    async def _fetch(self, call: _Call, authorization: Authorization) -> bytes:
+        async with self._slots:
+            return await _read(call, await self._try(call, authorization, self._requests))
+
+    async def _begin(self, call: _Call, authorization: Authorization) -> aiohttp.ClientResponse:
+        return await self._try(call, authorization, self._watches)
+
+    async def _try(
+        self, call: _Call, authorization: Authorization, pool: aiohttp.ClientSession | None
+    ) -> aiohttp.ClientResponse:
+        """Return a successful answer, its body not read yet."""
+        if pool is None or pool.closed:
+            raise TransportError(f"{call}: the transport is closed")
+        started, code = time.monotonic(), _NO_ANSWER
+        try:
+            response = await self._exchange(call, authorization, pool)
+            code = str(response.status)
+        finally:
+            if self._observe is not None:
+                self._observe(call.method, code, time.monotonic() - started)
+        if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
+            return response
+        body = await _read_failure(call, response)
+        raise api_error(str(call), response.status, response.headers, body)
+
+    async def _exchange(
+        self, call: _Call, authorization: Authorization, pool: aiohttp.ClientSession
+    ) -> aiohttp.ClientResponse:
+        headers = {"Accept": call.accept}
+        if call.content is not None:
+            headers["Content-Type"] = call.content.type
+        if authorization.header:
+            headers["Authorization"] = authorization.header
+        try:
+            return await pool.request(
+                call.method,
+                call.url,
+                data=call.content.body if call.content else None,
+                headers=headers,
+                allow_redirects=False,
+                ssl=self._credentials.ssl_context(),
+                server_hostname=self._credentials.server_name,
+            )
+        except aiohttp.ClientConnectorError as error:
+            raise TransportError(
+                f"{call}: cannot connect to {self.host}: {_cause(error)}"
+            ) from error
+        except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+            msg = f"{call}: connection lost before an answer: {_cause(error)}"
+            raise _ConnectionLostError(msg) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise TransportError(f"{call}: {_cause(error)}") from error
+
+
+def default_user_agent() -> str:
+    """Return `flexinfer/<version>`."""
+    try:
+        return f"flexinfer/{metadata.version('flexinfer')}"
+    except metadata.PackageNotFoundError:
+        return "flexinfer/unknown"
+
+
+def _check_seconds(name: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise ConfigurationError(f"{name} must be a number of seconds above 0, not {value!r}")
+
+
+def _cause(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+async def _read(call: _Call, response: aiohttp.ClientResponse) -> bytes:
+    try:
+        async with response:
+            return await response.read()
+    except (aiohttp.ClientError, OSError) as error:
+        raise TransportError(f"{call}: answer cut: {_cause(error)}") from error
+
+
+async def _read_failure(call: _Call, response: aiohttp.ClientResponse) -> bytes:
+    """Read what may be a Status; a body that is longer than any is not read to its end."""
+    body = bytearray()
+    try:
+        async with response:
+            while len(body) < _ERROR_BODY_LIMIT and (chunk := await response.content.readany()):
+                body += chunk
+            if len(body) >= _ERROR_BODY_LIMIT:
+                response.close()
+    except (aiohttp.ClientError, OSError):
+        # The status is the answer; a body that was cut only takes the explanation away.
+        _log.debug("the body of a refusal was cut", method=call.method, path=call.path)
+    return bytes(body)

@@ -8,11 +8,13 @@ informer goes on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import Counter
 
 from flexinfer import log
+from flexinfer.cache.timing import Burst
 from flexinfer.event import CreateEvent, DeleteEvent, Event, UpdateEvent
 from flexinfer.handler import priority_of
 from flexinfer.metrics import REGISTRY, once_per_registry
@@ -82,28 +84,22 @@ class Source:
         registry: CollectorRegistry = REGISTRY,
     ) -> None:
         """Begin to enqueue; what the informer holds already arrives as creates."""
-        filtered, broken = _counters(registry)
-        filtered_here = filtered.labels(controller)
-        broken_here = broken.labels(controller)
+        metrics = _families(registry)
+        filtered = metrics.filtered.labels(controller)
+        failures = _Failures(controller, self._informer, metrics.failed)
         kind = str(self._informer.resource)
 
-        def admitted(event: Event) -> bool:
-            try:
-                return admits(self._predicate, event)
-            except Exception:  # noqa: BLE001 - the author's code must not end the informer
-                broken_here.inc()
-                _log.exception("predicate failed", controller=controller, kind=kind)
-                return True
-
         def on_event(event: Event) -> None:
-            if not admitted(event):
-                filtered_here.inc()
-                return
+            try:
+                if not admits(self._predicate, event):
+                    filtered.inc()
+                    return
+            except Exception as error:  # noqa: BLE001 - better a reconcile too many than one too few
+                failures.note("predicate", error)
             try:
                 requests = dict.fromkeys(self._handler(event))
-            except Exception:  # noqa: BLE001 - the author's code must not end the informer
-                broken_here.inc()
-                _log.exception("event handler failed", controller=controller, kind=kind)
+            except Exception as error:  # noqa: BLE001 - the author's code must not end the informer
+                failures.note("handler", error)
                 return
             priority = priority_of(event)
             for request in requests:
@@ -113,18 +109,46 @@ class Source:
         self._informer.add_handler(on_event)
 
 
+class _Failures:
+    """Count what the author's functions raise, and log the first of each minute."""
+
+    def __init__(self, controller: str, informer: Informer, counter: Counter) -> None:
+        self._controller = controller
+        self._selection = str(informer.selection)
+        self._burst = Burst(time.monotonic)
+        self._counts = {what: counter.labels(controller, what) for what in ("predicate", "handler")}
+
+    def note(self, what: str, error: Exception) -> None:
+        self._counts[what].inc()
+        if self._burst.admit():
+            _log.error(
+                "a predicate or handler raised",
+                what=what,
+                controller=self._controller,
+                selection=self._selection,
+                left_out=self._burst.take_suppressed(),
+                exc_info=error,
+            )
+
+
+class _Families(NamedTuple):
+    filtered: Counter
+    failed: Counter
+
+
 @once_per_registry
-def _counters(registry: CollectorRegistry) -> tuple[Counter, Counter]:
-    filtered = Counter(
-        "flexinfer_events_filtered_total",
-        "Events that a predicate kept from a controller",
-        ["controller"],
-        registry=registry,
+def _families(registry: CollectorRegistry) -> _Families:
+    return _Families(
+        filtered=Counter(
+            "flexinfer_events_filtered_total",
+            "Events that a predicate kept from a controller",
+            ["controller"],
+            registry=registry,
+        ),
+        failed=Counter(
+            "flexinfer_event_failures_total",
+            "Events at which a predicate or a handler of a controller raised",
+            ["controller", "what"],
+            registry=registry,
+        ),
     )
-    broken = Counter(
-        "flexinfer_event_handler_errors_total",
-        "Events whose predicate or handler raised",
-        ["controller"],
-        registry=registry,
-    )
-    return filtered, broken

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from flexinfer.source import Source
     from flexinfer.workqueue import WorkQueue
 
-__all__ = ["Controller", "ControllerOptions"]
+__all__ = ["Controller", "ControllerOptions", "innermost"]
 
 _log = log.get_logger(__name__)
 
@@ -201,7 +201,7 @@ class Controller:
 
     def _fail(self, key: Request, priority: int, error: Exception) -> None:
         """Count, log and retry a failure, each kind of it in its own way."""
-        error = _innermost(error)
+        error = innermost(error)
         self._metrics.error.inc()
         self._metrics.errors.inc()
         if isinstance(error, _BUGS):
@@ -239,7 +239,7 @@ class Controller:
         return DeadlineError(f"the reconcile took longer than {limit:g} s and was cancelled")
 
 
-def _innermost(error: Exception) -> Exception:
+def innermost(error: Exception) -> Exception:
     """Unpack the groups in which a task group wraps a single failure."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -29,16 +30,18 @@ import anyio
 
 from flexinfer import log
 from flexinfer.cache.client import CacheClient
+from flexinfer.cache.informer import InformerOptions
 from flexinfer.cache.informers import Informers
 from flexinfer.client.direct import DirectClient
-from flexinfer.controller import Controller, ControllerOptions
-from flexinfer.errors import CacheNotSyncedError, ConfigurationError, FlexInferError
+from flexinfer.controller import Controller, ControllerOptions, innermost
+from flexinfer.errors import ConfigurationError, FlexInferError
 from flexinfer.healthz import Checks
 from flexinfer.looplag import LoopLag
 from flexinfer.metrics import REGISTRY
 from flexinfer.server import Address, metrics_route, serve
 
 if TYPE_CHECKING:
+    from types import FrameType
     from collections.abc import Awaitable, Callable, Iterable
 
     from anyio.abc import TaskGroup, TaskStatus
@@ -52,6 +55,7 @@ __all__ = ["Manager", "ManagerOptions", "Runnable"]
 _log = log.get_logger(__name__)
 
 _EXIT_CODE_OF_SECOND_SIGNAL = 1
+_NOT_IN_A_PATH = re.compile(r"[^A-Za-z0-9.,=_-]+")
 
 
 class Runnable(Protocol):
@@ -124,7 +128,7 @@ class Manager:
     ) -> None:
         self.options = options or ManagerOptions()
         self.registry = registry
-        self.informers = Informers(transport)
+        self.informers = Informers(transport, options=InformerOptions(registry=registry))
         self.client = CacheClient(self.informers, DirectClient(transport))
         self.healthz = Checks("healthz")
         self.readyz = Checks("readyz")
@@ -225,7 +229,7 @@ class Manager:
 
     async def _start_all(self, group: TaskGroup, until_stop: anyio.CancelScope) -> None:
         with until_stop:
-            await self._guard("informers", self._wait_for_caches)
+            await self._guard("informers", self._wait_for_informers)
             if self._stopping.is_set():
                 return
             for controller in self._controllers.values():
@@ -234,16 +238,9 @@ class Manager:
                 for runnable in self._others:
                     others.start_soon(self._guard, type(runnable).__name__, runnable.run)
 
-    async def _wait_for_caches(self) -> None:
-        with anyio.move_on_after(self.options.cache_sync_timeout):
-            for informer in self.informers:
-                await informer.wait_synced(self.options.cache_sync_timeout)
-            return
-        reasons = [informer.health() for informer in self.informers if not informer.has_synced]
-        raise CacheNotSyncedError(
-            f"informers did not sync within {self.options.cache_sync_timeout:g} s:"
-            f" {'; '.join(filter(None, reasons))}"
-        )
+    async def _wait_for_informers(self) -> None:
+        await self.informers.wait_synced(self.options.cache_sync_timeout)
+        _log.info("informers synced", informers=sum(1 for _ in self.informers))
 
     async def _guard_lasting(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         """Run what must not end before the stop."""
@@ -260,24 +257,39 @@ class Manager:
         try:
             await run()
         except Exception as error:  # noqa: BLE001 - whatever fails begins the stop; run() raises it
-            _log.exception("a part of the manager failed", part=name)
-            self._failures.append(error)
+            failure = innermost(error)
+            _log.error("a part of the manager failed", part=name, exc_info=failure)
+            self._failures.append(failure)
             self.stop()
 
     async def _heed_signals(self) -> None:
-        if not self.options.signals:
+        numbers = self.options.signals
+        if not numbers:
             return
-        with anyio.open_signal_receiver(*self.options.signals) as received:
+        with anyio.open_signal_receiver(*numbers) as received:
             async for number in received:
-                if self._stopping.is_set():
-                    _log.error("second signal: ending at once", signal=number.name)
-                    os._exit(_EXIT_CODE_OF_SECOND_SIGNAL)
                 _log.info("signal received", signal=number.name)
-                self.stop()
+                break
+        self.stop()
+        # Not by the event loop from here on: the second signal is for when that is stuck.
+        before = {number: signal.signal(number, _end_at_once) for number in numbers}
+        try:
+            await anyio.sleep_forever()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def _informer_checks(self) -> Iterable[tuple[str, Check]]:
         for informer in self.informers:
-            yield f"informer-{informer.resource}", informer.health
+            label = _NOT_IN_A_PATH.sub("_", informer.selection.label)
+            name = f"informer-{informer.resource}"
+            yield f"{name}-{label}" if label else name, informer.health
 
     def _check_shutdown(self) -> str | None:
         return "the manager is stopping" if self._stopping.is_set() else None
+
+
+def _end_at_once(_number: int, _frame: FrameType | None) -> None:
+    # Written past the logger, whose lock the interrupted code may hold.
+    os.write(2, b"second signal: ending at once\n")
+    os._exit(_EXIT_CODE_OF_SECOND_SIGNAL)

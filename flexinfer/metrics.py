@@ -192,6 +192,10 @@ class InformerMetrics:
             counter = self._events[kind] = self._families.events.labels(*self._labels, kind)
         return counter
 
+    def callback_failed(self, callback: str) -> None:
+        """Count one exception of a function given to the informer: `handler` or `index`."""
+        self._families.callback_errors.labels(*self._labels, callback).inc()
+
     def relisted(self, reason: str) -> None:
         """Count one list after the first, and why it was needed."""
         self._families.relists.labels(*self._labels, reason).inc()
@@ -270,6 +274,9 @@ class _Informer:
         self.relists = counter("relists", "Lists after the first, by reason", "reason")
         self.watch_restarts = counter(
             "watch_restarts", "Watches after the first, by the reason the last one ended", "reason"
+        )
+        self.callback_errors = counter(
+            "callback_errors", "Exceptions of event handlers and index functions", "callback"
         )
         self.unreadable_lines = counter(
             "unreadable_lines",

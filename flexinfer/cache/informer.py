@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
@@ -14,7 +15,7 @@ from flexinfer.cache.reflector import Reflector
 from flexinfer.cache.selection import Selection
 from flexinfer.cache.store import Store, changes
 from flexinfer.cache.timing import Burst, Timing
-from flexinfer.errors import CacheNotSyncedError
+from flexinfer.errors import CacheNotSyncedError, ConfigurationError
 from flexinfer.event import CreateEvent, DeleteEvent
 from flexinfer.meta.object import Object
 from flexinfer.metrics import REGISTRY, InformerMetrics
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from flexinfer.cache.reflector import ListWatchTransport
     from flexinfer.event import Event
-    from flexinfer.meta.envelope import ObjectMeta, StoredObject
+    from flexinfer.meta.envelope import StoredObject
     from flexinfer.meta.resource import NamespacedName, Resource
     from flexinfer.meta.selector import Selector
 
@@ -35,6 +36,22 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=Object)
 
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InformerOptions:
+    """Tune every informer of a process.
+
+    `memo_size` bounds the decoded models that each of them remembers.
+    """
+
+    timing: Timing = field(default_factory=Timing)
+    memo_size: int = 1024
+    registry: CollectorRegistry = REGISTRY
+
+    def __post_init__(self) -> None:
+        if self.memo_size < 1:
+            raise ConfigurationError(f"memo_size must be at least 1, not {self.memo_size}")
 
 
 class Informer:
@@ -47,27 +64,32 @@ class Informer:
     def __init__(
         self,
         transport: ListWatchTransport,
-        selection: Selection,
+        resource: Resource,
         *,
-        timing: Timing | None = None,
-        memo_size: int = 1024,
-        registry: CollectorRegistry = REGISTRY,
+        namespace: str = "",
+        labels: Selector | None = None,
+        fields: str = "",
+        options: InformerOptions | None = None,
     ) -> None:
-        self.selection = selection
-        self._timing = timing or Timing()
-        selector = ",".join(filter(None, (selection.namespace, *selection.params().values())))
-        self._metrics = InformerMetrics(
-            str(selection.resource), selector=selector, registry=registry
+        if namespace and not resource.namespaced:
+            raise ConfigurationError(f"{resource} is cluster-scoped: leave namespace empty")
+        options = options or InformerOptions()
+        self.selection = Selection(
+            resource, namespace, labels if labels and labels.requirements else None, fields
         )
-        self._store = Store(memo_size=memo_size, on_index_error=self._index_failed)
-        self._own = OwnWrites(self._store, admits=selection.admits)
-        self._handlers: list[EventHandler] = []
+        self._timing = options.timing
+        self._metrics = InformerMetrics(
+            str(resource), selector=self.selection.label, registry=options.registry
+        )
+        self._store = Store(memo_size=options.memo_size, on_index_error=self._index_failed)
+        self._own = OwnWrites(self._store, admits=self.selection.admits)
+        self._handlers: tuple[EventHandler, ...] = ()
         self._burst = Burst(self._timing.clock)
         self._missing: set[NamespacedName] = set()
         self._synced = anyio.Event()
         self._is_running = False
         self._reflector = Reflector(
-            transport, selection, self, timing=self._timing, metrics=self._metrics
+            transport, self.selection, self, timing=self._timing, metrics=self._metrics
         )
 
     @property
@@ -87,7 +109,9 @@ class Informer:
         """Return the object of that name, or None. Never change it: it is shared."""
         return self._store.get(key)
 
-    def list(self, *, namespace: str = "", labels: Selector | None = None) -> Sequence[StoredObject]:
+    def list(
+        self, *, namespace: str = "", labels: Selector | None = None
+    ) -> Sequence[StoredObject]:
         """Return the objects of a namespace (empty: of all) in unspecified order."""
         found = self._store.objects(namespace)
         if labels is None:
@@ -118,7 +142,7 @@ class Informer:
         """
         for item in list(self._own.known_items()):
             self._tell(handler, CreateEvent(item, is_initial=True))
-        self._handlers.append(handler)
+        self._handlers += (handler,)
 
     def add_index(self, name: str, func: Callable[[StoredObject], Iterable[str]]) -> None:
         """Find objects by the strings that *func* gives for each.
@@ -148,10 +172,14 @@ class Informer:
         """Say whether the first list is in the store and every handler has heard of it."""
         return self._synced.is_set()
 
+    async def synced(self) -> None:
+        """Wait for `has_synced`, for as long as it takes."""
+        await self._synced.wait()
+
     async def wait_synced(self, timeout: float) -> None:  # noqa: ASYNC109  # it names the reason
         """Wait for `has_synced`; raise CacheNotSyncedError saying why not within *timeout* s."""
         with anyio.move_on_after(timeout):
-            await self._synced.wait()
+            await self.synced()
         if not self.has_synced:
             raise CacheNotSyncedError(f"{self.selection}: {self.health()}")
 
@@ -165,7 +193,7 @@ class Informer:
         if trouble is None:
             return None
         silence = self._timing.clock() - self._reflector.heard_at
-        if trouble.startswith(("forbidden", "kind missing")):
+        if trouble.startswith(("forbidden", "unauthorized", "kind missing")):
             return trouble
         if silence >= self._timing.stale_after:
             return f"stale: no word from the API server for {silence:.0f} s: {trouble}"
@@ -257,7 +285,7 @@ class Informer:
         self._failed("index", error, index=name, object=str(key))
 
     def _failed(self, what: str, error: Exception, **values: object) -> None:
-        self._metrics.failed(what)
+        self._metrics.callback_failed(what)
         if self._burst.admit():
             _log.error(
                 "a handler or index function raised",

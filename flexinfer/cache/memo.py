@@ -25,8 +25,8 @@ class FrozenDict(dict[str, str]):
     def _refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
         raise TypeError("an object from the cache is shared and frozen: change a copy, dict(...)")
 
-    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]  # narrower on purpose
-    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]  # the same
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
 
 
 class ModelMemo:

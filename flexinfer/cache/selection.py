@@ -27,6 +27,11 @@ class Selection:
         return self.resource.collection_path(self.namespace)
 
     @property
+    def label(self) -> str:
+        """Return what tells it from other selections of the kind, empty if it is all of it."""
+        return ",".join(filter(None, (self.namespace, *self.params().values())))
+
+    @property
     def is_filtered(self) -> bool:
         """Say whether an object of the kind and namespace may be outside of it."""
         return self.labels is not None or bool(self.fields)
@@ -55,5 +60,5 @@ class Selection:
         if self.namespace:
             parts.append(f"in namespace {self.namespace}")
         if self.is_filtered:
-            parts.append(f"where {self.labels or self.fields}")
+            parts.append(f"where {' and '.join(self.params().values())}")
         return " ".join(parts)

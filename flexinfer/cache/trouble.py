@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from flexinfer.errors import (
     ApiError,
     BadRequestError,
     DeadlineError,
+    DecodeError,
     ExpiredError,
+    FlexInferError,
     ForbiddenError,
     InvalidError,
     NotFoundError,
@@ -21,7 +23,6 @@ from flexinfer.errors import (
 
 if TYPE_CHECKING:
     from flexinfer.cache.selection import Selection
-    from flexinfer.errors import FlexInferError
     from flexinfer.meta.envelope import Status
 
 _GONE = 410
@@ -32,56 +33,58 @@ class ShortWatchError(TransportError):
     """Report a watch that the server closed at once, having told nothing."""
 
 
+class _Failure(NamedTuple):
+    """Be one kind of failure: its word in metrics and logs, and its sentence."""
+
+    error: type[FlexInferError]
+    word: str
+    sentence: str
+
+
+# The first that fits; words are few, because they are values of a metric's label.
+_FAILURES = (
+    _Failure(ExpiredError, "expired", "expired: the position of {what} is too old ({error})"),
+    _Failure(
+        ForbiddenError,
+        "forbidden",
+        "forbidden: cannot {verb} {what}: grant list, watch on {resource} ({error})",
+    ),
+    _Failure(
+        UnauthorizedError,
+        "unauthorized",
+        "unauthorized: cannot {verb} {what}: the credential is refused ({error})",
+    ),
+    _Failure(
+        NotFoundError,
+        "missing",
+        "kind missing: {resource} is not served as {version}: install its CustomResourceDefinition",
+    ),
+    _Failure(
+        ThrottledError, "throttled", "throttled: the API server puts off {verb} {what} ({error})"
+    ),
+    _Failure(ApiError, "server_error", "server error: cannot {verb} {what} ({error})"),
+    _Failure(ShortWatchError, "short", "short: cannot {verb} {what} ({error})"),
+    _Failure(DeadlineError, "timeout", "timeout: no answer to {verb} {what} ({error})"),
+    _Failure(TransportError, "connection", "unreachable: cannot {verb} {what} ({error})"),
+    _Failure(DecodeError, "unreadable", "unreadable: the answer to {verb} {what} ({error})"),
+)
+
+
+def _failure(error: FlexInferError) -> _Failure:
+    return next(failure for failure in _FAILURES if isinstance(error, failure.error))
+
+
 def explain(verb: str, selection: Selection, error: FlexInferError) -> str:
     """Say in one line what keeps an informer from the server, and the cure if there is one."""
     resource = selection.resource
-    match error:
-        case ForbiddenError():
-            where = f" in namespace {selection.namespace}" if selection.namespace else ""
-            return (
-                f"forbidden: cannot {verb} {resource}{where}: grant list, watch on {resource} "
-                f"({error})"
-            )
-        case UnauthorizedError():
-            return f"unauthorized: cannot {verb} {resource}: the credential is refused ({error})"
-        case NotFoundError():
-            return (
-                f"kind missing: the API server does not serve {resource} in "
-                f"{resource.api_version}: install its CustomResourceDefinition"
-            )
-        case DeadlineError():
-            return f"timeout: no answer to {verb} {resource} in time ({error})"
-        case ThrottledError():
-            return f"throttled: the API server asks to slow down ({error})"
-        case ApiError():
-            return f"server error: cannot {verb} {resource} ({error})"
-        case TransportError():
-            return f"unreachable: cannot {verb} {resource} ({error})"
-        case _:
-            return f"unreadable: the answer to {verb} {resource} makes no sense ({error})"
+    return _failure(error).sentence.format(
+        verb=verb, what=selection, resource=resource, version=resource.api_version, error=error
+    )
 
 
 def reason(error: FlexInferError) -> str:
-    """Return a word for the kind of failure, for metrics: there are only these few."""
-    match error:
-        case ExpiredError():
-            return "expired"
-        case ShortWatchError():
-            return "short"
-        case DeadlineError():
-            return "timeout"
-        case ThrottledError():
-            return "throttled"
-        case ForbiddenError() | UnauthorizedError():
-            return "forbidden"
-        case NotFoundError():
-            return "missing"
-        case ApiError():
-            return "server_error"
-        case TransportError():
-            return "connection"
-        case _:
-            return "unreadable"
+    """Return the word for a kind of failure."""
+    return _failure(error).word
 
 
 def voids_position(error: FlexInferError) -> bool:

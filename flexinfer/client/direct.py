@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from flexinfer.client.protocol import Patch, Propagation
 from flexinfer.client.transport import APPLY, TIMEOUT
 from flexinfer.errors import ConfigurationError, DecodeError, ExpiredError, NotFoundError
-from flexinfer.meta.envelope import decode_list, decode_object, encode
+from flexinfer.meta.envelope import decode_list, decode_object, decode_tree, encode
 from flexinfer.meta.resource import NamespacedName
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ class DirectClient:
         if labels is not None and (selector := str(labels)):
             params["labelSelector"] = selector
         try:
-            stored = await self._pages(path, params)
+            stored = await _read_pages(self._transport, path, params, self._timeout)
         except ExpiredError:
-            stored = await self._pages(path, params)
+            stored = await _read_pages(self._transport, path, params, self._timeout)
         return [kind.decode(item) for item in stored]
 
     async def create(self, resource: Resource, intent: Tree, *, field_manager: str) -> StoredObject:
@@ -154,6 +154,17 @@ class DirectClient:
 
         An object that is already gone is a success; a kind that is not served is NotFoundError.
         """
+        await self.delete_object(resource, key, uid=uid, propagation=propagation)
+
+    async def delete_object(
+        self,
+        resource: Resource,
+        key: NamespacedName,
+        *,
+        uid: str = "",
+        propagation: Propagation = Propagation.BACKGROUND,
+    ) -> StoredObject | None:
+        """Delete as `delete` does; return what is left: the terminating object, None if nothing."""
         options: Tree = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -162,7 +173,7 @@ class DirectClient:
         if uid:
             options["preconditions"] = {"uid": uid}
         try:
-            await self._transport.request(
+            answer = await self._transport.request(
                 "DELETE",
                 _object_path(resource, key),
                 body=encode(options),
@@ -171,22 +182,37 @@ class DirectClient:
         except NotFoundError as error:
             if error.reason != _NO_OBJECT:
                 raise
+            return None
+        return _terminating(answer)
 
-    async def _pages(self, path: str, params: Mapping[str, str]) -> list[StoredObject]:
-        items: list[StoredObject] = []
-        token = ""
-        while True:
-            query = {**params, "continue": token} if token else params
-            answer = await self._transport.request("GET", path, params=query, timeout=self._timeout)
-            page = decode_list(answer)
-            if page.unreadable:
-                raise DecodeError(f"GET {path}: {page.unreadable} objects cannot be read")
-            items += page.items
-            if page.continue_token == token and token:
-                raise DecodeError(f"GET {path}: the list does not end: the same page came twice")
-            token = page.continue_token
-            if not token:
-                return items
+
+async def _read_pages(
+    transport: Transport, path: str, params: Mapping[str, str], seconds: float
+) -> list[StoredObject]:
+    items: list[StoredObject] = []
+    token = ""
+    while True:
+        query = {**params, "continue": token} if token else params
+        page = decode_list(await transport.request("GET", path, params=query, timeout=seconds))
+        if page.unreadable:
+            raise DecodeError(f"GET {path}: {page.unreadable} objects cannot be read")
+        items += page.items
+        if not page.continue_token:
+            return items
+        if page.continue_token == token:
+            raise DecodeError(f"GET {path}: the list does not end: one page came twice")
+        token = page.continue_token
+
+
+def _terminating(answer: bytes) -> StoredObject | None:
+    """Return the object that a DELETE answered with if it only waits to go.
+
+    What is gone is answered for with a Status or, by some kinds, with its last state.
+    """
+    if decode_tree(answer).get("kind") == "Status":
+        return None
+    stored = decode_object(answer)
+    return stored if stored.meta.deletion_timestamp else None
 
 
 def _write_params(field_manager: str) -> dict[str, str]:

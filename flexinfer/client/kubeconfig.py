@@ -64,9 +64,7 @@ async def kubeconfig(path: str | None = None, *, context: str | None = None) -> 
     for a file that is missing or broken and for what is not supported: exec plugins, auth
     providers, passwords and proxies.
     """
-    paths = path or os.environ.get("KUBECONFIG") or str(DEFAULT_PATH.expanduser())
-    if not any(Path(part).expanduser().is_file() for part in paths.split(":") if part):
-        raise ConfigurationError(f"there is no kubeconfig at {paths}: name one that exists")
+    paths = _existing(path)
     loader = await anyio.to_thread.run_sync(_import_loader)
     with tempfile.TemporaryDirectory(prefix="flexinfer-") as folder:
         try:
@@ -80,6 +78,13 @@ async def kubeconfig(path: str | None = None, *, context: str | None = None) -> 
             raise _broken(paths, f"not the shape of a kubeconfig ({error})") from error
         finally:
             _forget(loader, folder)
+
+
+def _existing(path: str | None) -> str:
+    paths = path or os.environ.get("KUBECONFIG") or str(DEFAULT_PATH.expanduser())
+    if not any(Path(part).expanduser().is_file() for part in paths.split(":") if part):
+        raise ConfigurationError(f"there is no kubeconfig at {paths}: name one that exists")
+    return paths
 
 
 def _import_loader() -> ModuleType:

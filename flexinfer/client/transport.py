@@ -32,7 +32,7 @@ import structlog
 from yarl import URL
 
 from flexinfer.client.failure import api_error
-from flexinfer.client.lines import MAX_LINE, LineStream
+from flexinfer.client.lines import MAX_LINE, LineSplitter, LineStream
 from flexinfer.client.pool import open_pool
 from flexinfer.client.retry import RetryPolicy
 from flexinfer.errors import (
@@ -200,11 +200,12 @@ class Transport:
         """
         _check_seconds("open_timeout", open_timeout)
         _check_seconds("idle_timeout", idle_timeout)
+        splitter = LineSplitter(max_line)
         call = self._call("GET", path, params, accept)
         response = await self._open(call, retry, open_timeout)
         try:
             yield LineStream(
-                response.content, str(call), idle_timeout=idle_timeout, max_line=max_line
+                response.content, str(call), idle_timeout=idle_timeout, splitter=splitter
             )
         finally:
             response.close()
@@ -254,14 +255,13 @@ class Transport:
                     raise
                 resets += 1
             except ApiError as error:
-                await self._wait(call, error, policy.wait(error, attempt=number))
+                seconds = policy.wait(error, attempt=number)
+                if seconds is None or seconds >= _seconds_left():
+                    raise
+                await self._wait(call, error, seconds)
                 number += 1
 
-    async def _wait(self, call: _Call, error: ApiError, seconds: float | None) -> None:
-        """Wait before the next try, or raise *error* when there is none to come in time."""
-        left = anyio.current_effective_deadline() - anyio.current_time()
-        if seconds is None or seconds >= left:
-            raise error
+    async def _wait(self, call: _Call, error: ApiError, seconds: float) -> None:
         _log.info(
             "the API server asks to slow down",
             method=call.method,
@@ -331,6 +331,10 @@ def default_user_agent() -> str:
         return f"flexinfer/{metadata.version('flexinfer')}"
     except metadata.PackageNotFoundError:
         return "flexinfer/unknown"
+
+
+def _seconds_left() -> float:
+    return anyio.current_effective_deadline() - anyio.current_time()
 
 
 def _check_seconds(name: str, value: float) -> None:

@@ -93,7 +93,10 @@ class ScriptedServer:
     @classmethod
     @asynccontextmanager
     async def start(cls, authority: CertificateAuthority) -> AsyncIterator[ScriptedServer]:
-        """Serve on a free port of 127.0.0.1 until the block ends."""
+        """Serve on a free port of 127.0.0.1 until the block ends.
+
+        What the block raises comes out as it is, not inside an exception group.
+        """
         context = _server_context(authority)
         listeners = await anyio.create_tcp_listener(local_host="127.0.0.1")
         port = listeners.extra(SocketAttribute.local_port)  # noqa: S610 - anyio's, not Django's
@@ -104,8 +107,14 @@ class ScriptedServer:
 
         async with listeners, anyio.create_task_group() as connections:
             connections.start_soon(listeners.serve, connected)
-            yield server
+            failure = None
+            try:
+                yield server
+            except Exception as error:  # noqa: BLE001 - raised again outside the group
+                failure = error
             connections.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
 
     def script(
         self,
@@ -163,7 +172,11 @@ class ScriptedServer:
     async def _serve(self, tls: TLSStream, raw: SocketStream, number: int) -> None:
         reader = BufferedByteReceiveStream(tls)
         while True:
-            request = await _read_request(reader, number, _client_name(tls))
+            try:
+                request = await _read_request(reader, number, _client_name(tls))
+            except anyio.IncompleteRead:
+                await _end(tls, raw, Close())
+                return
             self.requests.append(request)
             self._arrival.set()
             self._arrival = anyio.Event()

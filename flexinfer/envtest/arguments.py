@@ -7,7 +7,6 @@ import base64
 import json
 import secrets
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives import serialization
@@ -19,6 +18,7 @@ from flexinfer.envtest.ports import LOOPBACK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from flexinfer.meta.envelope import Tree
 
@@ -124,6 +124,10 @@ def _write_service_account_key(layout: Layout) -> None:
         serialization.NoEncryption(),
     )
     write_private(layout.file("service-account.key"), private)
+    public = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    layout.file("service-account.pub").write_bytes(public)
 
 
 def etcd(layout: Layout) -> list[str]:
@@ -161,7 +165,7 @@ def kube_apiserver(layout: Layout) -> list[str]:
         "--authorization-mode=RBAC",
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-signing-key-file={layout.file('service-account.key')}",
-        f"--service-account-key-file={layout.file('service-account.key')}",
+        f"--service-account-key-file={layout.file('service-account.pub')}",
         f"--audit-policy-file={layout.file('audit-policy.json')}",
         f"--audit-log-path={layout.file('audit.log')}",
         "--allow-privileged=true",

@@ -22,7 +22,7 @@ from flexinfer.envtest.audit import AuditLevel, AuditLog, AuditTrail
 from flexinfer.envtest.eventually import eventually_sync
 from flexinfer.envtest.nodes import Nodes
 from flexinfer.envtest.ports import LOOPBACK, free_ports
-from flexinfer.envtest.processes import ProcessError, Processes
+from flexinfer.envtest.processes import Processes
 from flexinfer.errors import ConfigurationError, FlexInferError
 
 if TYPE_CHECKING:
@@ -72,7 +72,9 @@ class ControlPlane:
     components by name, `nodes` and `volumes` simulate hardware.
     """
 
-    def __init__(self, layout: arguments.Layout, options: Options) -> None:
+    def __init__(
+        self, layout: arguments.Layout, options: Options, *, scratch: Path | None = None
+    ) -> None:
         self.layout = layout
         self.options = options
         self.url = layout.url
@@ -86,7 +88,7 @@ class ControlPlane:
         self.nodes = Nodes(self.admin, simulated=options.kwok)
         self.add_node = self.nodes.add
         self.audit_log = AuditLog(layout.file("audit.log"))
-        self._scratch: Path | None = None
+        self._scratch = scratch
 
     @classmethod
     def start(cls, folder: Path | None = None, *, options: Options | None = None) -> Self:
@@ -103,20 +105,18 @@ class ControlPlane:
         found = binaries.find()
         if folder is not None and (folder / "etcd").exists():
             raise ConfigurationError(f"{folder} holds a control plane already: name another folder")
-        for last in (False,) * (_PORT_TRIES - 1) + (True,):
+        for tries_left in reversed(range(_PORT_TRIES)):
             plane = cls._prepare(folder, options or Options())
             try:
-                plane._start(found)
-            except ProcessError as error:
+                plane.bring_up(found)
+            except BaseException as error:
                 plane.close()
-                if last or "address already in use" not in str(error):
+                # Between finding a port free and listening on it, somebody else may take it.
+                if not (tries_left and "address already in use" in str(error)):
                     raise
-            except BaseException:
-                plane.close()
-                raise
             else:
                 return plane
-        raise AssertionError("unreachable")
+        raise AssertionError("unreachable: the last try returns or raises")
 
     @classmethod
     def _prepare(cls, folder: Path | None, options: Options) -> Self:
@@ -127,11 +127,10 @@ class ControlPlane:
         layout = arguments.Layout(
             folder=home, api_port=api_port, etcd_port=etcd_port, etcd_peer_port=peer_port
         )
-        plane = cls(layout, options)
-        plane._scratch = scratch
-        return plane
+        return cls(layout, options, scratch=scratch)
 
-    def _start(self, found: binaries.Binaries) -> None:
+    def bring_up(self, found: binaries.Binaries) -> None:
+        """Start every component; what `start` does once the files are written."""
         began = time.monotonic()
         deadline = began + self.options.start_timeout
         etcd, apiserver, *others = self.options.components

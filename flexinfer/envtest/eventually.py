@@ -5,19 +5,35 @@ from __future__ import annotations
 
 import inspect
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import anyio
 
-from flexinfer.errors import FlexInferError
+from flexinfer.errors import ApiError, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 T = TypeVar("T")
 
-NOT_YET = (AssertionError, LookupError, FlexInferError)
+NOT_YET = (AssertionError, LookupError, ApiError, TransportError)
 """What a claim may raise while it does not hold; anything else is a mistake in the claim."""
+
+
+class Eventually(Protocol):
+    """Be the type of `eventually`, for what is handed it."""
+
+    def __call__(
+        self, claim: Callable[[], T | Awaitable[T]], *, within: float = ..., every: float = ...
+    ) -> Awaitable[T]:
+        """Wait until *claim* holds."""
+
+
+class EventuallySync(Protocol):
+    """Be the type of `eventually_sync`, for what is handed it."""
+
+    def __call__(self, claim: Callable[[], T], *, within: float = ..., every: float = ...) -> T:
+        """Wait until *claim* holds."""
 
 
 async def eventually(

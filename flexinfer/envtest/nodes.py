@@ -7,8 +7,8 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from flexinfer.envtest.behaviour import NOT_READY
 from flexinfer.envtest.eventually import eventually_sync
-from flexinfer.envtest.stages import NOT_READY
 from flexinfer.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -1,56 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kwok, the kubelet of simulated nodes, does to nodes and pods.
+"""The Stages of kwok, the kubelet of simulated nodes: which status follows which.
 
-A pod goes Pending, Running, Ready; a Job's pod goes Pending, Running, Succeeded. Annotations on
-the pod (in a Deployment, on its template) change that:
-
-- `BEHAVIOUR`: one of `Behaviour`; taken away later, the pod recovers and becomes Ready.
-- `READY_AFTER`, `COMPLETE_AFTER`: a delay as a Go duration, such as `1500ms`; none by default.
-- `EXIT_CODE`, `MESSAGE`: what a failing container leaves behind, and the termination message of
-  a container that completes.
-
-Pods with an image under `LOCAL_IMAGES` are left to whoever runs them. A node with the label
-`NOT_READY` stays NotReady. Stages are exclusive by their selectors: among several that match,
-kwok picks one at random. Delays count from the pod's last change.
+Stages are exclusive by their selectors: among several that match, kwok picks one at random.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from flexinfer.envtest import podstatus
+from flexinfer.envtest.behaviour import (
+    BEHAVIOUR,
+    COMPLETE_AFTER,
+    LOCAL_IMAGES,
+    NOT_READY,
+    READY_AFTER,
+    Behaviour,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from flexinfer.meta.envelope import Tree
 
-PREFIX = "envtest.flexinfer.ai/"
-BEHAVIOUR = f"{PREFIX}behaviour"
-READY_AFTER = f"{PREFIX}ready-after"
-COMPLETE_AFTER = f"{PREFIX}complete-after"
-EXIT_CODE = f"{PREFIX}exit-code"
-MESSAGE = f"{PREFIX}message"
-NOT_READY = f"{PREFIX}not-ready"
-LOCAL_IMAGES = "flexinfer.local/"
-"""Images of processes that run on this machine."""
-
 RESTART_EVERY_MS = 10_000
 """How often a crash loop crashes: kubelet's first back-off."""
-
-
-class Behaviour(StrEnum):
-    """How a pod misbehaves."""
-
-    FAIL = "fail"
-    """Its containers end with an error and are not restarted: phase Failed."""
-    CRASH_LOOP = "crash-loop"
-    """Its containers end with an error again and again: CrashLoopBackOff."""
-    IMAGE_PULL_FAILURE = "image-pull-failure"
-    """Its images cannot be pulled: ErrImagePull, then ImagePullBackOff."""
-    NEVER_READY = "never-ready"
-    """It runs and its readiness probe never succeeds."""
+PULL_BACK_OFF_MS = 1_000
+"""How long a failed pull stays ErrImagePull."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,114 +77,6 @@ _PULL_WAITS = Match(_WAITING, ("ErrImagePull", "ImagePullBackOff"))
 _NODE_READY = '.status.conditions[]? | select(.type == "Ready") | .status'
 _NODE_BROKEN = Match(f'.metadata.labels["{NOT_READY}"]', ("true",))
 
-_VARIABLES = (
-    f"""
-{{{{ $annotations := or .metadata.annotations dict }}}}
-{{{{ $message := or (index $annotations "{MESSAGE}") "" }}}}
-{{{{ $exitCode := or (index $annotations "{EXIT_CODE}") "1" }}}}
-"""
-    """
-{{ $now := Now }}
-{{ $statuses := or .status.containerStatuses list }}
-{{ $restarts := 0 }}
-{{ range $statuses }}{{ $restarts = .restartCount }}{{ end }}
-"""
-)
-
-_PLACED = """
-{{ if not .status.podIP }}
-startTime: {{ $now | Quote }}
-{{ with NodeIPsWith .spec.nodeName }}
-hostIP: {{ index . 0 | Quote }}
-hostIPs:
-{{ range . }}
-- ip: {{ . | Quote }}
-{{ end }}
-{{ end }}
-{{ $hostNetwork := or .spec.hostNetwork false }}
-{{ $meta := .metadata }}
-{{ with PodIPsWith .spec.nodeName $hostNetwork $meta.uid $meta.name $meta.namespace }}
-podIP: {{ index . 0 | Quote }}
-podIPs:
-{{ range . }}
-- ip: {{ . | Quote }}
-{{ end }}
-{{ end }}
-{{ end }}
-"""
-
-_INIT_CONTAINERS = """
-{{ with .spec.initContainers }}
-initContainerStatuses:
-{{ range . }}
-- name: {{ .name | Quote }}
-  image: {{ .image | Quote }}
-  imageID: ""
-  ready: true
-  restartCount: 0
-  {{ if eq (or .restartPolicy "") "Always" }}
-  started: true
-  state:
-    running:
-      startedAt: {{ $now | Quote }}
-  {{ else }}
-  state:
-    terminated:
-      exitCode: 0
-      reason: Completed
-      startedAt: {{ $now | Quote }}
-      finishedAt: {{ $now | Quote }}
-  {{ end }}
-{{ end }}
-{{ end }}
-"""
-_RUNNING_STATE = "{running: {startedAt: {{ $now | Quote }}}}"
-
-
-def _conditions(ready: str) -> str:
-    """Write the conditions of a pod whose containers are, or are not, *ready*."""
-    reason = "" if ready == "True" else ", reason: ContainersNotReady"
-    lines = [
-        f'- {{type: {kind}, status: "{status}", lastTransitionTime: {{{{ $now | Quote }}}}{why}}}'
-        for kind, status, why in (
-            ("Initialized", "True", ""),
-            ("Ready", ready, reason),
-            ("ContainersReady", ready, reason),
-        )
-    ]
-    gates = """
-{{ range .spec.readinessGates }}
-- {type: {{ .conditionType | Quote }}, status: "True", lastTransitionTime: {{ $now | Quote }}}
-{{ end }}
-"""
-    return "conditions:\n" + "\n".join(lines) + gates
-
-
-def _containers(
-    state: str, *, ready: str = "false", restarts: str = "$restarts", last: str = ""
-) -> str:
-    """Write the statuses of all containers, each in *state* (YAML in flow style)."""
-    return f"""
-containerStatuses:
-{{{{ range .spec.containers }}}}
-- name: {{{{ .name | Quote }}}}
-  image: {{{{ .image | Quote }}}}
-  imageID: ""
-  ready: {ready}
-  started: {ready}
-  restartCount: {{{{ {restarts} }}}}
-  state: {state}
-  {f"lastState: {last}" if last else ""}
-{{{{ end }}}}
-"""
-
-
-def _ended(reason: str, code: str) -> str:
-    return (
-        f"{{terminated: {{exitCode: {code}, reason: {reason}, message: {{{{ $message | Quote }}}},"
-        " startedAt: {{ $now | Quote }}, finishedAt: {{ $now | Quote }}}}"
-    )
-
 
 def _stage(
     name: str, kind: str, matches: Iterable[Match], then: Tree, *, delay: Tree | None = None
@@ -226,9 +96,8 @@ def _stage(
     }
 
 
-def _pod(name: str, *matches: Match, status: str, delay: Tree | None = None) -> Tree:
-    then: Tree = {"statusTemplate": _VARIABLES + status}
-    return _stage(name, "Pod", (_ALIVE, _OURS, *matches), then, delay=delay)
+def _pod(name: str, matches: Iterable[Match], status: str, *, delay: Tree | None = None) -> Tree:
+    return _stage(name, "Pod", (_ALIVE, _OURS, *matches), {"statusTemplate": status}, delay=delay)
 
 
 def _after(annotation: str) -> Tree:
@@ -238,99 +107,47 @@ def _after(annotation: str) -> Tree:
     }
 
 
-def _waits(reason: str, message: str) -> str:
-    return f"{{waiting: {{reason: {reason}, message: {message}}}}}"
-
-
-_CRASHED = _conditions("False") + _containers(
-    _waits(
-        "CrashLoopBackOff",
-        '{{ printf "back-off 10s restarting failed container=%s" .name | Quote }}',
-    ),
-    restarts="add $restarts 1",
-    last=_ended("Error", "{{ $exitCode }}"),
-)
-
-
 def pod_stages() -> list[Tree]:
     """Return what happens to pods on simulated nodes."""
-    refused = '{{ printf "failed to pull and unpack image %s: not found" .image | Quote }}'
-    backing_off = '{{ printf "Back-off pulling image %s" .image | Quote }}'
+    no_pull = _behaves(Behaviour.IMAGE_PULL_FAILURE)
+    crash_loop = _behaves(Behaviour.CRASH_LOOP)
+    never_ready = _behaves(Behaviour.NEVER_READY)
+    fails = _behaves(Behaviour.FAIL)
+    by_itself = _without(_OF_A_JOB)
+    then = podstatus
     return [
-        _pod(
-            "pod-start",
-            _PENDING,
-            _without(_behaves(Behaviour.IMAGE_PULL_FAILURE)),
-            status=_conditions("False")
-            + _containers(_RUNNING_STATE)
-            + _INIT_CONTAINERS
-            + _PLACED
-            + "phase: Running",
-        ),
+        _pod("pod-start", (_PENDING, _without(no_pull)), then.STARTED),
         _pod(
             "pod-ready",
-            _RUNNING,
-            _WELL,
-            _without(_OF_A_JOB),
-            _without(_UP),
+            (_RUNNING, _WELL, by_itself, _without(_UP)),
+            then.READY,
             delay=_after(READY_AFTER),
-            status=_conditions("True") + _containers(_RUNNING_STATE, ready="true"),
         ),
         _pod(
             "pod-complete",
-            _RUNNING,
-            _WELL,
-            _OF_A_JOB,
+            (_RUNNING, _WELL, _OF_A_JOB),
+            then.COMPLETED,
             delay=_after(COMPLETE_AFTER),
-            status=_conditions("False")
-            + _containers(_ended("Completed", "0"))
-            + "phase: Succeeded",
         ),
-        _pod(
-            "pod-fail",
-            _RUNNING,
-            _behaves(Behaviour.FAIL),
-            delay=_after(COMPLETE_AFTER),
-            status=_conditions("False")
-            + _containers(_ended("Error", "{{ $exitCode }}"))
-            + "phase: Failed",
-        ),
-        _pod(
-            "pod-crash",
-            _RUNNING,
-            _behaves(Behaviour.CRASH_LOOP),
-            _without(_BACKING_OFF),
-            status=_CRASHED,
-        ),
+        _pod("pod-fail", (_RUNNING, fails), then.FAILED, delay=_after(COMPLETE_AFTER)),
+        _pod("pod-crash", (_RUNNING, crash_loop, _without(_BACKING_OFF)), then.CRASHED),
         _pod(
             "pod-crash-again",
-            _RUNNING,
-            _behaves(Behaviour.CRASH_LOOP),
-            _BACKING_OFF,
+            (_RUNNING, crash_loop, _BACKING_OFF),
+            then.CRASHED,
             delay={"durationMilliseconds": RESTART_EVERY_MS},
-            status=_CRASHED,
         ),
-        _pod(
-            "pod-unready",
-            _RUNNING,
-            _behaves(Behaviour.NEVER_READY),
-            _UP,
-            status=_conditions("False") + _containers(_RUNNING_STATE),
-        ),
+        _pod("pod-unready", (_RUNNING, never_ready, _UP), then.UNREADY),
         _pod(
             "pod-image-pull-fails",
-            _PENDING,
-            _behaves(Behaviour.IMAGE_PULL_FAILURE),
-            _without(_PULL_WAITS),
-            status=_conditions("False") + _containers(_waits("ErrImagePull", refused)) + _PLACED,
+            (_PENDING, no_pull, _without(_PULL_WAITS)),
+            then.PULL_FAILED,
         ),
         _pod(
             "pod-image-pull-waits",
-            _PENDING,
-            _behaves(Behaviour.IMAGE_PULL_FAILURE),
-            _PULL_FAILED,
-            delay={"durationMilliseconds": 1000},
-            status=_conditions("False") + _containers(_waits("ImagePullBackOff", backing_off)),
+            (_PENDING, no_pull, _PULL_FAILED),
+            then.PULL_WAITS,
+            delay={"durationMilliseconds": PULL_BACK_OFF_MS},
         ),
         _stage("pod-delete", "Pod", (_GOING, _OURS), {"delete": True}),
     ]

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 GRACE = 3.0
-"""Seconds between SIGTERM and SIGKILL at the end."""
+"""Seconds that all children together get to end by SIGTERM, before SIGKILL."""
 _TICK = 0.05
 _PR_SET_PDEATHSIG = 1
 _TAIL_BYTES = 4000
@@ -149,9 +149,9 @@ class Supervisor:
             child.waiters = [entry for entry in child.waiters if entry not in over]
             if gone:
                 del self._children[child.name]
+                self._say(self._obituary(child, code))
                 # What a child started must not outlive it.
                 child.kill(signal.SIGKILL)
-                self._say(self._obituary(child, code))
             for waiter, _ in over:
                 self._say({"id": waiter, "running": not gone})
 
@@ -166,12 +166,10 @@ class Supervisor:
         }
 
     def _end_children(self) -> None:
-        # In reverse order of start, so that nobody's last words go to a store that is gone.
-        children = list(self._children.values())[::-1]
+        # One after another, the last started first: kube-apiserver cannot end without etcd.
         deadline = time.monotonic() + GRACE
-        for child in children:
+        for child in list(self._children.values())[::-1]:
             child.kill(signal.SIGTERM)
-        for child in children:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.process.wait(max(0.0, deadline - time.monotonic()))
             child.kill(signal.SIGKILL)

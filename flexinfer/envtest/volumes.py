@@ -42,6 +42,7 @@ def add(admin: Admin, node: str, *, size: str, storage_class: str = LOCAL) -> st
     """Create a volume of *size*, a quantity, on *node*; return its name."""
     name = f"{node}-{secrets.token_hex(4)}"
     on_node = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+    terms = [{"matchExpressions": [on_node]}]
     admin.create(
         _VOLUMES,
         {
@@ -54,9 +55,7 @@ def add(admin: Admin, node: str, *, size: str, storage_class: str = LOCAL) -> st
                 "persistentVolumeReclaimPolicy": "Retain",
                 "storageClassName": storage_class,
                 "local": {"path": f"/var/local/{name}"},
-                "nodeAffinity": {
-                    "required": {"nodeSelectorTerms": [{"matchExpressions": [on_node]}]}
-                },
+                "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
             },
         },
     )

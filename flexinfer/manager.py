@@ -41,8 +41,8 @@ from flexinfer.metrics import REGISTRY
 from flexinfer.server import Address, metrics_route, serve
 
 if TYPE_CHECKING:
-    from types import FrameType
     from collections.abc import Awaitable, Callable, Iterable
+    from types import FrameType
 
     from anyio.abc import TaskGroup, TaskStatus
     from prometheus_client import CollectorRegistry

@@ -76,12 +76,12 @@ def test_an_exception_is_one_line_with_its_traceback() -> None:
     stream = io.StringIO()
     log.configure(stream=stream)
     try:
-        raise ValueError("boom")
+        int("boom")
     except ValueError:
         log.get_logger("x").exception("reconcile failed")
     (line,) = lines(stream)
     assert line["level"] == "error"
-    assert line["exception"].endswith("ValueError: boom")
+    assert line["exception"].endswith("with base 10: 'boom'")
 
 
 def test_console_lines_are_for_people() -> None:

@@ -8,6 +8,7 @@ import time
 import anyio
 from prometheus_client import CollectorRegistry
 
+from flexinfer.envtest.eventually import eventually
 from flexinfer.looplag import LoopLag
 
 
@@ -47,8 +48,9 @@ async def test_a_blocked_loop_is_measured() -> None:
             await anyio.wait_all_tasks_blocked()
             time.sleep(1.6)  # noqa: ASYNC251 - to block the loop is the point
             assert lag.check() is not None
-            while not registry.get_sample_value("flexinfer_event_loop_lag_seconds"):
-                await anyio.sleep(0.01)
+            await eventually(
+                lambda: bool(registry.get_sample_value("flexinfer_event_loop_lag_seconds"))
+            )
             group.cancel_scope.cancel()
     measured = registry.get_sample_value("flexinfer_event_loop_lag_seconds")
     assert measured is not None

@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 from flexinfer.client.auth import StaticCredentials
 from flexinfer.client.transport import Transport
 from flexinfer.controller import Controller, ControllerOptions
+from flexinfer.envtest.eventually import eventually
 from flexinfer.errors import ConfigurationError, FlexInferError
 from flexinfer.manager import Manager, ManagerOptions
 from flexinfer.reconcile import Request, Result
@@ -78,13 +79,16 @@ class Waiting:
 class Doing:
     """Be a runnable that records its life."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error: Exception | None = None, *, after: anyio.Event | None = None) -> None:
         self.error = error
+        self.after = after
         self.started = anyio.Event()
         self.ended = False
 
     async def run(self) -> None:
         self.started.set()
+        if self.after is not None:
+            await self.after.wait()
         if self.error is not None:
             raise self.error
         try:
@@ -173,25 +177,19 @@ async def test_other_runnables_run_and_are_cancelled() -> None:
 
 async def test_a_runnable_that_fails_stops_the_manager_in_order() -> None:
     made = manager()
-    reconciler, doing = Waiting(), Doing(ValueError("boom"))
+    reconciler = Waiting()
     controller(made, reconciler, A)
-    made.add(doing)
-    with anyio.fail_after(20), pytest.raises(ValueError, match="boom"):
+    made.add(Doing(ValueError("boom"), after=reconciler.started))
+    with anyio.fail_after(20), pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="boom")):
         async with anyio.create_task_group() as group:
             group.start_soon(release_after_stop, made, reconciler)
-            try:
-                await made.run()
-            except ValueError as error:
-                failure = error
-                group.cancel_scope.cancel()
-        raise failure
+            await made.run()
     assert reconciler.log == ["start a", "end a"]
 
 
 async def release_after_stop(made: Manager, reconciler: Waiting) -> None:
     await reconciler.started.wait()
-    while made.readyz.reason("shutdown") is None:
-        await anyio.sleep(0.001)
+    await eventually(lambda: made.readyz.reason("shutdown") is not None, every=0.001)
     reconciler.release.set()
 
 
@@ -245,8 +243,7 @@ async def test_a_signal_begins_the_stop() -> None:
             await group.start(made.run)
             await reconciler.started.wait()
             os.kill(os.getpid(), signal.SIGTERM)
-            while made.readyz.reason("shutdown") is None:
-                await anyio.sleep(0.001)
+            await eventually(lambda: made.readyz.reason("shutdown") is not None, every=0.001)
             reconciler.release.set()
     assert reconciler.log == ["start a", "end a"]
     assert signal.getsignal(signal.SIGTERM) == before

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 from prometheus_client import CollectorRegistry
 
-from flexinfer.cache.informer import Informer
-from flexinfer.cache.selection import Selection
+from flexinfer.cache.informer import Informer, InformerOptions
 from flexinfer.client.auth import StaticCredentials
 from flexinfer.client.transport import Transport
 from flexinfer.event import CreateEvent, UpdateEvent
@@ -55,7 +54,8 @@ class Bench:
     ) -> None:
         self.registry = CollectorRegistry()
         transport = Transport(StaticCredentials("https://127.0.0.1:1"))
-        self.informer = Informer(transport, Selection(resource), registry=self.registry)
+        options = InformerOptions(registry=self.registry)
+        self.informer = Informer(transport, resource, options=options)
         self.queue = WorkQueue[Request]("test", registry=self.registry)
         self.reasons = Reasons()
         self.source = Source(self.informer, handler, predicate=predicate)

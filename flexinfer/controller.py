@@ -117,6 +117,7 @@ class Controller:
         self._registry = registry
         self._metrics = ReconcileMetrics(name, registry=registry)
         self._reasons = Reasons()
+        self._log = _log
         # Only of names that are queued again at once, so never more than are in conflict now.
         self._conflicts: dict[Request, int] = {}
         self.cut_off: list[Request] = []
@@ -131,7 +132,8 @@ class Controller:
                 self._queue, controller=self.name, reasons=self._reasons, registry=self._registry
             )
         self._metrics.max_concurrent.set(self.options.workers)
-        _log.info("starting workers", controller=self.name, workers=self.options.workers)
+        self._log = _log.bind()  # resolved once: a line that is not written then costs 0.2 µs
+        self._log.info("starting workers", controller=self.name, workers=self.options.workers)
         async with anyio.create_task_group() as workers:
             for _ in range(self.options.workers):
                 workers.start_soon(self._work)
@@ -161,7 +163,7 @@ class Controller:
             name=key.name,
             reconcile_id=f"{_PROCESS_ID}-{next(_counter):x}",
         )
-        _log.debug("reconciling", reason=self._reasons.take(key), priority=priority)
+        self._log.debug("reconciling", reason=self._reasons.take(key), priority=priority)
         started = time.perf_counter()
         try:
             with anyio.move_on_after(self.options.reconcile_timeout) as scope:
@@ -174,7 +176,7 @@ class Controller:
         except anyio.get_cancelled_exc_class():
             if anyio.current_effective_deadline() == -math.inf:
                 self.cut_off.append(key)
-                _log.warning("reconcile cancelled by the stop")
+                self._log.warning("reconcile cancelled by the stop")
                 raise
             # Nobody cancelled this worker: it leaked from something the reconciler awaited.
             self._fail(key, priority, FlexInferError("a cancellation escaped the reconciler"))
@@ -197,7 +199,7 @@ class Controller:
         else:
             self._metrics.requeue_after.inc()
             self._queue.add_after(key, self._spread(max(after, 0.0)), priority=priority)
-        _log.debug("reconciled", requeue_after=after)
+        self._log.debug("reconciled", requeue_after=after)
 
     def _fail(self, key: Request, priority: int, error: Exception) -> None:
         """Count, log and retry a failure, each kind of it in its own way."""
@@ -209,9 +211,9 @@ class Controller:
         if not isinstance(error, ConflictError):
             self._conflicts.pop(key, None)
         elif self._retry_quickly(key, priority):
-            _log.info("reconcile lost a race and is tried again", error=str(error))
+            self._log.info("reconcile lost a race and is tried again", error=str(error))
             return
-        _log.error("reconcile failed", error=_text(error), exc_info=error)
+        self._log.error("reconcile failed", error=_text(error), exc_info=error)
         if isinstance(error, TerminalError):
             self._metrics.terminal_errors.inc()
         elif isinstance(error, ApiError) and error.retry_after is not None:

@@ -239,7 +239,7 @@ def _scalar(node: Tree) -> Tree:
     _bound(node, "maximum", "exclusiveMaximum", min)
     if node.get("type") == "integer" and "format" not in node:
         bounds = (node.get("minimum"), node.get("maximum"))
-        node["format"] = "int32" if all(b in _INT32 for b in bounds) else "int64"
+        node["format"] = "int32" if all(isinstance(b, int) and b in _INT32 for b in bounds) else "int64"
     return node
 
 

@@ -66,12 +66,17 @@ def service_account(plane: ControlPlane) -> Iterator[Path]:
         renewer.join()
 
 
+def prepare(plane: ControlPlane, folder: Path) -> ManagerProcess:
+    """Return the manager, not started yet, as the service account in *folder*."""
+    credentials = (f"--service-account-dir={folder}", f"--server={plane.url}")
+    return ManagerProcess.prepare(plane.processes, credentials)
+
+
 @contextmanager
 def manager(plane: ControlPlane) -> Iterator[ManagerProcess]:
     """Run the manager with exactly the rights of `config/rbac`."""
     with service_account(plane) as folder:
-        credentials = (f"--service-account-dir={folder}", f"--server={plane.url}")
-        process = ManagerProcess.prepare(plane.processes, credentials)
+        process = prepare(plane, folder)
         process.start("--log-format=json")
         process.wait_ready()
         try:

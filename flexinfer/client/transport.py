@@ -84,7 +84,7 @@ class Transport:
     ) -> None:
         if max_connections < 1:
             raise ConfigurationError("max_connections must be at least 1")
-        if not (user_agent.isascii() and (user_agent + " ").isprintable()):
+        if not (user_agent.isascii() and user_agent.isprintable()):
             raise ConfigurationError("user_agent must be printable ASCII: it becomes a header")
         self._credentials = credentials
         self._user_agent = user_agent or default_user_agent()

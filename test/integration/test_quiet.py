@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-
 from flexinfer.envtest.eventually import eventually_sync
 from flexinfer.envtest.processes import ProcessError
+
 from hack.localcluster import local
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from flexinfer.envtest.audit import AuditTrail
     from flexinfer.envtest.controlplane import ControlPlane
+
     from flexinfer.meta.envelope import Tree
     from hack.localcluster.processes import ManagerProcess
 
@@ -36,7 +37,11 @@ def plane() -> Iterator[ControlPlane]:
 @contextmanager
 def ready_model(plane: ControlPlane, name: str) -> Iterator[None]:
     """A model that is Ready and whose manager has nothing left to do."""
-    spec = {"backend": "llamacpp", "source": "HF://ggml-org/models", "serverless": {"enabled": False}}
+    spec = {
+        "backend": "llamacpp",
+        "source": "HF://ggml-org/models",
+        "serverless": {"enabled": False},
+    }
     spec["config"] = {"ggufFile": "tiny.gguf"}
     model = {"apiVersion": "ai.flexinfer/v1alpha2", "kind": "Model", "metadata": {"name": name}}
     plane.admin.create(MODELS, {**model, "spec": spec})

@@ -91,8 +91,9 @@ def pods(plane: ControlPlane, namespace: str) -> list[Tree]:
 
 
 def the_pod(plane: ControlPlane, namespace: str) -> Tree:
-    (pod,) = pods(plane, namespace)
-    return pod
+    found = pods(plane, namespace)
+    assert len(found) == 1
+    return found[0]
 
 
 def condition(body: Tree, kind: str) -> str | None:
@@ -328,13 +329,21 @@ def test_nodes_can_be_cordoned_and_broken_and_repaired(
             return "node.kubernetes.io/not-ready" in {taint["key"] for taint in taints}
 
         eventually_sync(is_tainted)
-        eventually_sync(lambda: condition(the_pod(control_plane, namespace), "Ready") == "False")
-        # It sticks: kwok goes on simulating other nodes and leaves this one as it is.
-        with nodes(control_plane, "cpu"):
+        scale = {"spec": {"replicas": 2}}
+        control_plane.admin.merge(f"/apis/apps/v1/namespaces/{namespace}/deployments/x", scale)
+
+        def one_waits() -> None:
+            scheduled = {condition(pod, "PodScheduled") for pod in pods(control_plane, namespace)}
+            assert scheduled == {"True", "False"}
+
+        eventually_sync(one_waits)
+        # It sticks, although kwok goes on making other nodes Ready.
+        with nodes(control_plane, "nvidia-h100") as (other,):
+            control_plane.nodes.cordon(other)
             assert condition(control_plane.admin.get(path), "Ready") == "False"
 
         control_plane.nodes.make_ready(node)
-        wait_ready(control_plane, namespace, 1)
+        wait_ready(control_plane, namespace, 2)
         eventually_sync(lambda: not is_tainted())
 
 
@@ -444,7 +453,7 @@ def test_planes_side_by_side_restart_and_are_apart(
         other.processes.check()
         os.kill(_pid_of(other, "etcd"), signal.SIGKILL)
         with pytest.raises(ProcessError, match="etcd ended by itself"):
-            eventually_sync(lambda: other.processes.check() is not None)
+            eventually_sync(lambda: not _is_well(other))
     assert (tmp_path / "other" / "audit.log").exists()
     with pytest.raises(ConfigurationError, match="holds a control plane already"):
         ControlPlane.start(tmp_path / "other", options=options)
@@ -476,6 +485,11 @@ def test_a_killed_parent_leaves_no_process_behind(tmp_path: Path) -> None:
         parent.kill()
         parent.wait()
     eventually_sync(lambda: _processes_naming(str(tmp_path)) == [], within=30)
+
+
+def _is_well(plane: ControlPlane) -> bool:
+    plane.processes.check()
+    return True
 
 
 def _pid_of(plane: ControlPlane, name: str) -> int:

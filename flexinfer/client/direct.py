@@ -10,7 +10,7 @@ from flexinfer.client.exchange import APPLY
 from flexinfer.client.protocol import Patch, Propagation
 from flexinfer.client.transport import TIMEOUT
 from flexinfer.errors import ConfigurationError, DecodeError, ExpiredError, NotFoundError
-from flexinfer.meta.envelope import decode_list, decode_object, encode
+from flexinfer.meta.envelope import decode_list, decode_object, decode_tree, encode
 from flexinfer.meta.resource import NamespacedName
 
 if TYPE_CHECKING:
@@ -156,6 +156,17 @@ class DirectClient:
 
         An object that is already gone is a success; a kind that is not served is NotFoundError.
         """
+        await self.delete_object(resource, key, uid=uid, propagation=propagation)
+
+    async def delete_object(
+        self,
+        resource: Resource,
+        key: NamespacedName,
+        *,
+        uid: str = "",
+        propagation: Propagation = Propagation.BACKGROUND,
+    ) -> StoredObject | None:
+        """Delete as `delete` does; return what is left: the terminating object, None if nothing."""
         options: Tree = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -164,7 +175,7 @@ class DirectClient:
         if uid:
             options["preconditions"] = {"uid": uid}
         try:
-            await self._transport.request(
+            answer = await self._transport.request(
                 "DELETE",
                 _object_path(resource, key),
                 body=encode(options),
@@ -173,6 +184,8 @@ class DirectClient:
         except NotFoundError as error:
             if error.reason != _NO_OBJECT:
                 raise
+            return None
+        return _terminating(answer)
 
 
 async def _read_pages(
@@ -191,6 +204,17 @@ async def _read_pages(
         if page.continue_token == token:
             raise DecodeError(f"GET {path}: the list does not end: one page came twice")
         token = page.continue_token
+
+
+def _terminating(answer: bytes) -> StoredObject | None:
+    """Return the object that a DELETE answered with if it only waits to go.
+
+    What is gone is answered for with a Status or, by some kinds, with its last state.
+    """
+    if decode_tree(answer).get("kind") == "Status":
+        return None
+    stored = decode_object(answer)
+    return stored if stored.meta.deletion_timestamp else None
 
 
 def _write_params(field_manager: str) -> dict[str, str]:

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One observation about an object: the API's `metav1.Condition`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, PlainSerializer
+
+from flexinfer.errors import ConfigurationError
+from flexinfer.meta.object import Model
+
+# The rules of metav1.Condition, from its kubebuilder markers.
+_TYPE_PATTERN = (
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
+)
+_REASON_PATTERN = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
+MAX_MESSAGE = 32768
+
+
+class ConditionStatus(StrEnum):
+    """Say whether the condition holds."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+def _whole_second(value: datetime) -> datetime:
+    """Cut to what metav1.Time keeps, so that a time survives the way to the server and back."""
+    if value.tzinfo is None:
+        raise ConfigurationError("a time needs a time zone: use datetime.now(UTC)")
+    return value.astimezone(UTC).replace(microsecond=0)
+
+
+def _rfc3339(value: datetime) -> str:
+    return value.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+Timestamp = Annotated[datetime, AfterValidator(_whole_second), PlainSerializer(_rfc3339)]
+"""A UTC time of whole seconds: `2026-01-31T12:00:00Z` on the wire, an aware datetime here."""
+
+
+class Condition(Model):
+    """State one observation about an object."""
+
+    type: str = Field(max_length=316, pattern=_TYPE_PATTERN)
+    """What is observed, in CamelCase, such as `Ready`."""
+
+    status: ConditionStatus
+    """Whether it holds: True, False or Unknown."""
+
+    observed_generation: int | None = Field(default=None, ge=0)
+    """The `metadata.generation` that was read when this was observed. If it is older than the
+    object's own, the condition is out of date."""
+
+    last_transition_time: Timestamp
+    """When the status last changed from one value to another."""
+
+    reason: str = Field(min_length=1, max_length=1024, pattern=_REASON_PATTERN)
+    """Why, in one CamelCase word that programs may rely on."""
+
+    message: str = Field(max_length=MAX_MESSAGE)
+    """Why, in words for people; may be empty."""

@@ -10,15 +10,18 @@ from flexinfer.apply.intent import canonical, check_entries, clean, digest, valu
 from flexinfer.apply.memory import Answer, Outcome
 from flexinfer.apply.request import check_field_manager, with_uid
 from flexinfer.errors import ConflictError, NotFoundError
-from flexinfer.kinds.structure import structure_of
+from flexinfer.kinds.structure import shape_of, structure_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from flexinfer.client.protocol import Client
-    from flexinfer.kinds.structure import Structure
+    from flexinfer.kinds.structure import Shape, Structure
     from flexinfer.meta.envelope import ObjectMeta, StoredObject, Tree
     from flexinfer.meta.resource import NamespacedName, Resource
+
+# The reason for an object that is not there; a kind without a status has no reason at all.
+_NO_OBJECT = "NotFound"
 
 
 class StatusWriter:
@@ -42,25 +45,28 @@ class StatusWriter:
         self._field_manager = check_field_manager(field_manager)
         self._foreign = frozenset(foreign)
         self._structures = structures or {}
+        self._shapes: dict[Resource, Shape] = {}
         self._memory: dict[tuple[Resource, NamespacedName], Answer] = {}
 
     async def write(self, resource: Resource, meta: ObjectMeta, status: Tree) -> Outcome:
         """Make the status of the object that *meta* was read from say *status*.
 
         Raises ConflictError when that object is gone or was made anew: whoever has the name
-        now gets a status from a run that looked at it. Lists of the status that the custom
-        resource declares to be sets or maps count as equal in any order.
+        now gets a status from a run that looked at it; NotFoundError for a kind without a
+        status subresource; TerminalError for two entries of one key; and what the client
+        raises. The order of conditions, and of what *structures* calls a set or a map, does
+        not matter.
         """
         live = await self._client.read(resource, meta.key)
         if live is None or live.meta.uid != meta.uid:
             raise self._gone(resource, meta)
         intent = {"status": clean(status)}
-        structure = structure_of(resource) | self._structures.get(resource, {})
-        check_entries(intent, structure)
-        if self._says(resource, live, intent, structure):
+        shape = self._shape(resource)
+        check_entries(intent, shape)
+        if self._says(resource, live, intent, shape):
             return Outcome.UNCHANGED
         answer = await self._send(resource, meta, intent)
-        self._remember(resource, answer, intent, structure)
+        self._remember(resource, answer, intent, shape)
         is_same = answer.meta.resource_version == live.meta.resource_version
         return Outcome.UNCHANGED if is_same else Outcome.UPDATED
 
@@ -68,16 +74,20 @@ class StatusWriter:
         """Drop what is remembered of an object that is gone."""
         self._memory.pop((resource, key), None)
 
-    def _says(
-        self, resource: Resource, live: StoredObject, intent: Tree, structure: Structure
-    ) -> bool:
+    def _shape(self, resource: Resource) -> Shape:
+        if resource not in self._shapes:
+            structure = structure_of(resource) | self._structures.get(resource, {})
+            self._shapes[resource] = shape_of(structure)
+        return self._shapes[resource]
+
+    def _says(self, resource: Resource, live: StoredObject, intent: Tree, shape: Shape) -> bool:
         """Tell whether the live status says it already, and bring the memory up to date."""
         last = self._memory.get((resource, live.meta.key))
-        asked = digest(canonical(intent, structure))
+        asked = digest(canonical(intent, shape))
         if last is not None and last.uid == live.meta.uid:
             if last.is_current(live.meta, asked):
                 return True
-            values = digest(values_at(intent, live.tree(resource), structure))
+            values = digest(values_at(intent, live.tree(resource), shape))
             if (last.asked, last.values) != (asked, values):
                 return False
             self._memory[resource, live.meta.key] = replace(
@@ -86,40 +96,40 @@ class StatusWriter:
             return True
         found = live.tree(resource).get("status") or {}
         ours = {"status": {f: v for f, v in found.items() if f not in self._foreign}}
-        if canonical(ours, structure) != canonical(intent, structure):
+        if canonical(ours, shape) != canonical(intent, shape):
             return False
-        self._remember(resource, live, intent, structure)
+        self._remember(resource, live, intent, shape)
         return True
 
     def _remember(
-        self, resource: Resource, answer: StoredObject, intent: Tree, structure: Structure
+        self, resource: Resource, answer: StoredObject, intent: Tree, shape: Shape
     ) -> None:
-        asked = digest(canonical(intent, structure))
+        asked = digest(canonical(intent, shape))
         self._memory[resource, answer.meta.key] = Answer(
             uid=answer.meta.uid,
             resource_version=answer.meta.resource_version,
             asked=asked,
             sent=asked,
-            values=digest(values_at(intent, answer.tree(resource), structure)),
+            values=digest(values_at(intent, answer.tree(resource), shape)),
         )
 
     async def _send(self, resource: Resource, meta: ObjectMeta, intent: Tree) -> StoredObject:
-        metadata = {"name": meta.name}
-        if meta.namespace:
-            metadata["namespace"] = meta.namespace
         head: Tree = {
             "apiVersion": resource.api_version,
             "kind": resource.kind,
-            "metadata": metadata,
+            "metadata": {"name": meta.name, "namespace": meta.namespace or None},
         }
+        body = with_uid(clean(head) | intent, meta.uid)
         try:
             return await self._client.apply(
-                resource,
-                with_uid(head | intent, meta.uid),
-                field_manager=self._field_manager,
-                subresource="status",
+                resource, body, field_manager=self._field_manager, subresource="status"
             )
-        except (ConflictError, NotFoundError) as error:
+        except ConflictError:
+            self.forget(resource, meta.key)
+            raise
+        except NotFoundError as error:
+            if error.reason != _NO_OBJECT:
+                raise
             raise self._gone(resource, meta) from error
 
     def _gone(self, resource: Resource, meta: ObjectMeta) -> ConflictError:

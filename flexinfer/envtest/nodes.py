@@ -123,18 +123,9 @@ class Nodes:
         self._wait(name, ready="False")
 
     def make_ready(self, name: str) -> None:
-        """Make its kubelet report Ready=True again, and its pods as ready as their containers."""
+        """Make its kubelet report Ready=True again; return when it has."""
         self._label(name, None)
         self._wait(name, ready="True")
-        for pod in self._pods(name):
-            statuses = pod.get("status", {}).get("containerStatuses", [])
-            if statuses and all(status["ready"] for status in statuses):
-                self._admin.request(
-                    "PATCH",
-                    f"{_path(pod)}/status",
-                    body={"status": {"conditions": [{"type": "Ready", "status": "True"}]}},
-                    content_type="application/strategic-merge-patch+json",
-                )
 
     def remove(self, name: str) -> None:
         """Take the machine away with its pods, as a cloud provider does."""

@@ -69,12 +69,11 @@ _PENDING = Match(".status.phase", ("Pending",))
 _RUNNING = Match(".status.phase", ("Running",))
 _OF_A_JOB = Match(".metadata.ownerReferences[]?.kind", ("Job",))
 _WELL = _without(_behaves(*Behaviour))
-_UP = Match(".status.containerStatuses[]?.ready", ("true",))
+_READY = Match('.status.conditions[]? | select(.type == "Ready") | .status', ("True",))
 _WAITING = ".status.containerStatuses[]?.state.waiting.reason"
 _BACKING_OFF = Match(_WAITING, ("CrashLoopBackOff",))
 _PULL_FAILED = Match(_WAITING, ("ErrImagePull",))
 _PULL_WAITS = Match(_WAITING, ("ErrImagePull", "ImagePullBackOff"))
-_NODE_READY = '.status.conditions[]? | select(.type == "Ready") | .status'
 _NODE_BROKEN = Match(f'.metadata.labels["{NOT_READY}"]', ("true",))
 
 
@@ -119,7 +118,7 @@ def pod_stages() -> list[Tree]:
         _pod("pod-start", (_PENDING, _without(no_pull)), then.STARTED),
         _pod(
             "pod-ready",
-            (_RUNNING, _WELL, by_itself, _without(_UP)),
+            (_RUNNING, _WELL, by_itself, _without(_READY)),
             then.READY,
             delay=_after(READY_AFTER),
         ),
@@ -137,7 +136,7 @@ def pod_stages() -> list[Tree]:
             then.CRASHED,
             delay={"durationMilliseconds": RESTART_EVERY_MS},
         ),
-        _pod("pod-unready", (_RUNNING, never_ready, _UP), then.UNREADY),
+        _pod("pod-unready", (_RUNNING, never_ready, _READY), then.UNREADY),
         _pod(
             "pod-image-pull-fails",
             (_PENDING, no_pull, _without(_PULL_WAITS)),
@@ -186,26 +185,25 @@ conditions:
 
 def node_stages() -> list[Tree]:
     """Return what happens to simulated nodes; their leases are kwok's own work."""
-    ready = Match(_NODE_READY, ("True",))
     return [
         _stage(
             "node-ready",
             "Node",
-            (_without(_NODE_BROKEN), _without(ready)),
+            (_without(_NODE_BROKEN), _without(_READY)),
             {"statusTemplate": _HEALTHY},
         ),
         # kubelet reports an unchanged status every five minutes; its lease says it lives.
         _stage(
             "node-heartbeat",
             "Node",
-            (_without(_NODE_BROKEN), ready),
+            (_without(_NODE_BROKEN), _READY),
             {"statusTemplate": _HEARTBEAT},
             delay={"durationMilliseconds": 300_000},
         ),
         _stage(
             "node-broken",
             "Node",
-            (_NODE_BROKEN, Match(_NODE_READY, ("False",), negated=True)),
+            (_NODE_BROKEN, Match(_READY.key, ("False",), negated=True)),
             {"statusTemplate": _BROKEN},
         ),
     ]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import anyio
 import structlog
@@ -15,8 +15,7 @@ from flexinfer.apply.immutable import can_recreate, immutable_causes
 from flexinfer.apply.memory import Answer, Outcome
 from flexinfer.apply.ownership import ensure_ours
 from flexinfer.apply.plan import Kind, answer_to, child_of, plan_for, refusal_of
-from flexinfer.apply.request import check_field_manager, with_uid
-from flexinfer.client.protocol import Client
+from flexinfer.apply.request import check_field_manager, is_other_object, with_uid
 from flexinfer.errors import (
     ConfigurationError,
     ConflictError,
@@ -28,6 +27,7 @@ from flexinfer.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from flexinfer.apply.live import LiveClient
     from flexinfer.apply.plan import Child, Identity, Plan
     from flexinfer.kinds.immutable import ImmutableField
     from flexinfer.kinds.structure import Structure
@@ -40,13 +40,6 @@ _log = structlog.get_logger(__name__)
 # Between looks at whether a deleted object is gone, in seconds; doubled from one to the other.
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
-
-
-class LiveClient(Client, Protocol):
-    """Be a client that can also look past its cache."""
-
-    async def live_read(self, resource: Resource, key: NamespacedName) -> StoredObject | None:
-        """Return the object as the API server has it now, or None when there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,12 +211,17 @@ class Applier:
 
     @contextmanager
     def _forgetting(self, child: Child) -> Iterator[None]:
-        """Start afresh after a conflict: the object that we knew is gone."""
+        """Start afresh when the object that we knew is gone, or another has its name."""
         try:
             yield
         except ConflictError:
             self._forget_child(child)
             raise
+        except InvalidError as error:
+            if not is_other_object(error):
+                raise
+            self._forget_child(child)
+            raise ConflictError(f"{child} was made anew; read it again") from error
 
 
 def _unchanged(child: Child, live: StoredObject, last: Answer) -> Applied:

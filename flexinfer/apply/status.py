@@ -8,20 +8,17 @@ from typing import TYPE_CHECKING
 
 from flexinfer.apply.intent import canonical, check_entries, clean, digest, values_at
 from flexinfer.apply.memory import Answer, Outcome
-from flexinfer.apply.request import check_field_manager, with_uid
+from flexinfer.apply.request import check_field_manager
 from flexinfer.errors import ConflictError, NotFoundError
 from flexinfer.kinds.structure import shape_of, structure_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from flexinfer.client.protocol import Client
+    from flexinfer.apply.live import LiveClient
     from flexinfer.kinds.structure import Shape, Structure
     from flexinfer.meta.envelope import ObjectMeta, StoredObject, Tree
     from flexinfer.meta.resource import NamespacedName, Resource
-
-# The reason for an object that is not there; a kind without a status has no reason at all.
-_NO_OBJECT = "NotFound"
 
 
 class StatusWriter:
@@ -34,7 +31,7 @@ class StatusWriter:
 
     def __init__(
         self,
-        client: Client,
+        client: LiveClient,
         *,
         field_manager: str,
         foreign: Collection[str] = (),
@@ -51,21 +48,22 @@ class StatusWriter:
     async def write(self, resource: Resource, meta: ObjectMeta, status: Tree) -> Outcome:
         """Make the status of the object that *meta* was read from say *status*.
 
+        The request is bound to the version that the client knows; if somebody wrote meanwhile
+        it is sent once more, bound to the newest.
+
         Raises ConflictError when that object is gone or was made anew: whoever has the name
         now gets a status from a run that looked at it; NotFoundError for a kind without a
         status subresource; TerminalError for two entries of one key; and what the client
         raises. The order of conditions, and of what *structures* calls a set or a map, does
         not matter.
         """
-        live = await self._client.read(resource, meta.key)
-        if live is None or live.meta.uid != meta.uid:
-            raise self._gone(resource, meta)
+        live = self._same(resource, meta, await self._client.read(resource, meta.key))
         intent = {"status": clean(status)}
         shape = self._shape(resource)
         check_entries(intent, shape)
         if self._says(resource, live, intent, shape):
             return Outcome.UNCHANGED
-        answer = await self._send(resource, meta, intent)
+        answer = await self._send(resource, live.meta, intent)
         self._remember(resource, answer, intent, shape)
         is_same = answer.meta.resource_version == live.meta.resource_version
         return Outcome.UNCHANGED if is_same else Outcome.UPDATED
@@ -114,24 +112,31 @@ class StatusWriter:
         )
 
     async def _send(self, resource: Resource, meta: ObjectMeta, intent: Tree) -> StoredObject:
-        head: Tree = {
-            "apiVersion": resource.api_version,
-            "kind": resource.kind,
-            "metadata": {"name": meta.name, "namespace": meta.namespace or None},
-        }
-        body = with_uid(clean(head) | intent, meta.uid)
         try:
-            return await self._client.apply(
-                resource, body, field_manager=self._field_manager, subresource="status"
-            )
-        except ConflictError:
-            self.forget(resource, meta.key)
-            raise
-        except NotFoundError as error:
-            if error.reason != _NO_OBJECT:
-                raise
-            raise self._gone(resource, meta) from error
+            return await self._apply(resource, meta, intent)
+        except (ConflictError, NotFoundError) as error:
+            found = await self._client.live_read(resource, meta.key)
+            newest = self._same(resource, meta, found).meta
+            if isinstance(error, NotFoundError):
+                raise  # the object is there: its kind has no status
+        return await self._apply(resource, newest, intent)
 
-    def _gone(self, resource: Resource, meta: ObjectMeta) -> ConflictError:
-        self.forget(resource, meta.key)
-        return ConflictError(f"{resource.kind} {meta.key} is gone or was made anew")
+    async def _apply(self, resource: Resource, meta: ObjectMeta, intent: Tree) -> StoredObject:
+        metadata = {
+            "name": meta.name,
+            "namespace": meta.namespace or None,
+            "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+        }
+        head = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
+        return await self._client.apply(
+            resource, clean(head) | intent, field_manager=self._field_manager, subresource="status"
+        )
+
+    def _same(
+        self, resource: Resource, meta: ObjectMeta, found: StoredObject | None
+    ) -> StoredObject:
+        if found is None or found.meta.uid != meta.uid:
+            self.forget(resource, meta.key)
+            raise ConflictError(f"{resource.kind} {meta.key} is gone or was made anew")
+        return found

@@ -508,6 +508,27 @@ async def test_what_is_deleted_while_the_apply_is_on_its_way_does_not_come_back(
         assert after.object.meta.uid != again.object.meta.uid
 
 
+async def test_what_is_made_anew_while_the_apply_is_on_its_way_is_not_written_to(
+    bench: Connect,
+) -> None:
+    async with bench() as b:
+        await b.applier.apply(CONFIG_MAP, config_map(b.namespace, "a"), owner=b.owner)
+
+        def made_anew() -> None:
+            b.admin.delete(b.path(CONFIG_MAP, "settings"))
+            b.admin.create(
+                CONFIG_MAP.collection_path(b.namespace), config_map(b.namespace, "theirs")
+            )
+
+        b.client.meanwhile = made_anew
+        changed = config_map(b.namespace, "b")
+        with pytest.raises(ConflictError, match="settings was made anew"):
+            await b.applier.apply(CONFIG_MAP, changed, owner=b.owner)
+        with pytest.raises(NotOursError):
+            await b.applier.apply(CONFIG_MAP, changed, owner=b.owner)
+        assert b.get(CONFIG_MAP, "settings")["data"] == {"key": "theirs"}
+
+
 async def test_a_live_selector_is_kept_and_the_pods_go_on_matching(bench: Connect) -> None:
     async with bench() as b:
         await b.applier.apply(
@@ -866,6 +887,16 @@ async def test_a_status_does_not_follow_an_object_that_is_made_anew_on_its_way(
             b.make_owner("owner")
 
         b.client.meanwhile = made_anew
-        with pytest.raises(ConflictError):
+        with pytest.raises(ConflictError, match="is gone or was made anew"):
             await writer(b).write(Widget.resource, b.owner.metadata, status_of("A"))
         assert "status" not in b.get(Widget.resource, "owner")
+
+
+async def test_a_write_of_somebody_else_does_not_stop_a_status(bench: Connect) -> None:
+    async with bench() as b:
+        path = b.path(Widget.resource, "owner")
+        b.client.meanwhile = lambda: b.admin.merge(path, {"spec": {"size": 2}})
+        outcome = await writer(b).write(Widget.resource, b.owner.metadata, status_of("A"))
+        assert outcome is Outcome.UPDATED
+        assert b.writes() == [("patch", "widgets", 409), ("patch", "widgets", 200)]
+        assert b.get(Widget.resource, "owner")["status"]["phase"] == "Pending"

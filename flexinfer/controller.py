@@ -122,15 +122,24 @@ class Controller:
         self._conflicts: dict[Request, int] = {}
         self.cut_off: list[Request] = []
 
-    async def run(self) -> None:
-        """Reconcile until `shut_down`, then return when the running reconciles have ended.
+    def subscribe(self) -> None:
+        """Begin to queue names, before there are workers; a second call does nothing.
 
-        Cancel it to end those too. Runs once.
+        Called before the informers sync, the objects of the first list are queued as they are
+        read. Called later they are queued in one go, which holds the loop for as long.
         """
-        for source in self._sources:
+        sources, self._sources = self._sources, ()
+        for source in sources:
             source.start(
                 self._queue, controller=self.name, reasons=self._reasons, registry=self._registry
             )
+
+    async def run(self) -> None:
+        """Reconcile until `shut_down`, then return when the running reconciles have ended.
+
+        Cancel it to end those too. Runs once. Subscribes if that was not done.
+        """
+        self.subscribe()
         self._metrics.max_concurrent.set(self.options.workers)
         self._log = _log.bind()  # resolved once: a line that is not written then costs 0.2 µs
         self._log.info("starting workers", controller=self.name, workers=self.options.workers)

@@ -202,6 +202,8 @@ class Manager:
             _log.info("serving metrics", port=self.metrics_port)
 
     async def _run_on_caches(self) -> None:
+        for controller in self._controllers.values():
+            controller.subscribe()
         async with anyio.create_task_group() as group:
             group.start_soon(self._guard_lasting, "informers", self.informers.run)
             await self._run_until_stopped()

@@ -10,15 +10,17 @@ is pure.
 - `request`: what every apply says: who manages, and which object.
 - `memory`: what was sent last, and what the server made of it.
 - `plan`: what to send for a child, from all of these.
+- `live`: what a client has to offer.
 - `applier`: `Applier`, for what an object owns.
 - `status`: `StatusWriter`, for the status of the object itself.
 
 Invariants: an object that is not ours is never written; a request on an object that was seen
-carries its UID, so nothing that was deleted comes back; same intent and same live values at its
-paths send nothing.
+is bound to it, so nothing that was deleted comes back and no successor is written to; same
+intent and same live values at its paths send nothing.
 """
 
-from flexinfer.apply.applier import Applied, Applier, LiveClient
+from flexinfer.apply.applier import Applied, Applier
+from flexinfer.apply.live import LiveClient
 from flexinfer.apply.memory import Outcome
 from flexinfer.apply.status import StatusWriter
 

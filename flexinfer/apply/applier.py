@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import anyio
 import structlog
@@ -14,9 +14,8 @@ import structlog
 from flexinfer.apply.immutable import can_recreate, immutable_causes
 from flexinfer.apply.memory import Answer, Outcome
 from flexinfer.apply.ownership import ensure_ours
-from flexinfer.apply.plan import answer_to, child_of, plan_for, refusal_of
-from flexinfer.apply.request import check_field_manager, with_uid
-from flexinfer.client.protocol import Client
+from flexinfer.apply.plan import Kind, answer_to, child_of, plan_for, refusal_of
+from flexinfer.apply.request import check_field_manager, is_other_object, with_uid
 from flexinfer.errors import (
     ConfigurationError,
     ConflictError,
@@ -28,6 +27,7 @@ from flexinfer.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from flexinfer.apply.live import LiveClient
     from flexinfer.apply.plan import Child, Identity, Plan
     from flexinfer.kinds.immutable import ImmutableField
     from flexinfer.kinds.structure import Structure
@@ -40,13 +40,6 @@ _log = structlog.get_logger(__name__)
 # Between looks at whether a deleted object is gone, in seconds; doubled from one to the other.
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
-
-
-class LiveClient(Client, Protocol):
-    """Be a client that can also look past its cache."""
-
-    async def live_read(self, resource: Resource, key: NamespacedName) -> StoredObject | None:
-        """Return the object as the API server has it now, or None when there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +58,15 @@ class Applier:
     """Apply the intents of one controller, sending only those that make a difference.
 
     Weak spots of the memory that makes this so. It is empty after a restart: the first apply of
-    each child costs a GET, and a PATCH that changes nothing. It grows by some 600 bytes a child
-    until `forget` is called for the owner. What another manager adds to a field whose merge
+    each child costs a GET, and a PATCH that changes nothing. It grows by less than a kilobyte a
+    child until `forget` is called for the owner. What another manager adds to a field whose merge
     structure `kinds.structure` does not know goes unnoticed in a map, and costs one apply that
     changes nothing in a list. An intent that was refused is not sent again when only the
     reason for the refusal went away. And an object that nobody controls can appear under the
     name between the GET and the first apply, and be taken over.
 
-    Never to be called twice at once for one child; the work queue sees to that.
+    A client that reads from a cache needs an informer for the kind of each child. Never to be
+    called twice at once for one child; the work queue sees to that.
     """
 
     def __init__(
@@ -98,6 +92,7 @@ class Applier:
         self._immutable = immutable or {}
         self._structures = structures or {}
         self._recreate_timeout = recreate_timeout
+        self._kinds: dict[Resource, Kind] = {}
         self._memory: dict[Identity, dict[Identity, Answer]] = {}
 
     async def apply(self, resource: Resource, intent: Tree, *, owner: Object | None) -> Applied:
@@ -111,18 +106,12 @@ class Applier:
         for an intent that the object can never take, without sending it again; DeadlineError
         when a deleted object does not go; and what the client raises.
         """
-        child = child_of(
-            resource,
-            intent,
-            owner,
-            rules=self._immutable.get(resource, ()),
-            structure=self._structures.get(resource),
-        )
+        child = child_of(self._kind(resource), intent, owner)
         live, last = await self._look(child)
         if live is None:
             return await self._create(child, Outcome.CREATED)
         ensure_ours(live, resource, owner, is_known=last is not None)
-        if live.meta.deletion_timestamp and child.is_recreated:
+        if live.meta.deletion_timestamp and child.kind.is_recreated:
             await self._wait_gone(child, live.meta.uid)
             return await self._create(child, Outcome.CREATED)
         if last is not None and last.is_current(live.meta, child.asked):
@@ -136,15 +125,24 @@ class Applier:
         """
         self._memory.pop((resource, key), None)
 
+    def _kind(self, resource: Resource) -> Kind:
+        if resource not in self._kinds:
+            self._kinds[resource] = Kind.of(
+                resource,
+                rules=self._immutable.get(resource, ()),
+                structure=self._structures.get(resource),
+            )
+        return self._kinds[resource]
+
     async def _look(self, child: Child) -> tuple[StoredObject | None, Answer | None]:
         """Read from the cache what is known already, from the server what is not."""
         last = self._memory.get(child.owner_id, {}).get(child.id)
         if last is not None:
-            live = await self._client.read(child.resource, child.key)
+            live = await self._client.read(*child.id)
             if live is not None and live.meta.uid == last.uid:
                 return live, last
             self._forget_child(child)
-        return await self._client.live_read(child.resource, child.key), None
+        return await self._client.live_read(*child.id), None
 
     async def _create(self, child: Child, outcome: Outcome) -> Applied:
         plan = plan_for(child, None, None)
@@ -173,10 +171,10 @@ class Applier:
         paths = immutable_causes(error.causes)
         if not paths:
             raise error
-        if can_recreate(paths, child.rules):
+        if can_recreate(paths, child.kind.rules):
             _log.info("recreating for an immutable field", object=str(child), paths=paths)
             with self._forgetting(child):
-                await self._client.delete(child.resource, child.key, uid=live.meta.uid)
+                await self._client.delete(*child.id, uid=live.meta.uid)
             await self._wait_gone(child, live.meta.uid)
             return await self._create(child, Outcome.RECREATED)
         self._remember(child, refusal_of(child, plan, live, paths))
@@ -185,7 +183,7 @@ class Applier:
     async def _wait_gone(self, child: Child, uid: str) -> None:
         pause = _FIRST_PAUSE
         with anyio.move_on_after(self._recreate_timeout), self._forgetting(child):
-            while (found := await self._client.live_read(child.resource, child.key)) is not None:
+            while (found := await self._client.live_read(*child.id)) is not None:
                 if found.meta.uid != uid:
                     raise ConflictError(f"{child} was made anew by somebody else; read it again")
                 await anyio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - jitter
@@ -197,7 +195,9 @@ class Applier:
 
     async def _send(self, child: Child, body: Tree) -> StoredObject:
         with self._forgetting(child):
-            return await self._client.apply(child.resource, body, field_manager=self._field_manager)
+            return await self._client.apply(
+                child.kind.resource, body, field_manager=self._field_manager
+            )
 
     def _done(self, child: Child, plan: Plan, answer: StoredObject, outcome: Outcome) -> Applied:
         self._remember(child, answer_to(child, plan, answer))
@@ -211,12 +211,17 @@ class Applier:
 
     @contextmanager
     def _forgetting(self, child: Child) -> Iterator[None]:
-        """Start afresh after a conflict: the object that we knew is gone."""
+        """Start afresh when the object that we knew is gone, or another has its name."""
         try:
             yield
         except ConflictError:
             self._forget_child(child)
             raise
+        except InvalidError as error:
+            if not is_other_object(error):
+                raise
+            self._forget_child(child)
+            raise ConflictError(f"{child} was made anew; read it again") from error
 
 
 def _unchanged(child: Child, live: StoredObject, last: Answer) -> Applied:
@@ -228,5 +233,5 @@ def _unchanged(child: Child, live: StoredObject, last: Answer) -> Applied:
 def _terminal(child: Child, paths: tuple[str, ...]) -> TerminalError:
     return TerminalError(
         f"{child}: {', '.join(paths)} cannot be changed; take the change back, or delete "
-        f"the {child.resource.kind} to have it made anew"
+        f"the {child.kind.resource.kind} to have it made anew"
     )

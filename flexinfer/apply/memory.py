@@ -17,6 +17,8 @@ class Outcome(StrEnum):
 
     CREATED = "created"
     UPDATED = "updated"
+    """The object has another version than the one that was looked at: our change, or at the
+    same moment somebody else's."""
     UNCHANGED = "unchanged"
     """Nothing was sent, or the server found nothing to change in what was."""
     RECREATED = "recreated"

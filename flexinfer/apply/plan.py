@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from flexinfer.apply.immutable import carry_immutable, learn
 from flexinfer.apply.intent import check_entries, clean, digest, values_at
@@ -12,13 +12,13 @@ from flexinfer.apply.memory import Answer
 from flexinfer.apply.ownership import with_owner
 from flexinfer.apply.request import identify
 from flexinfer.kinds.immutable import Policy, immutable_fields
-from flexinfer.kinds.structure import structure_of
+from flexinfer.kinds.structure import shape_of, structure_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flexinfer.kinds.immutable import ImmutableField
-    from flexinfer.kinds.structure import Structure
+    from flexinfer.kinds.structure import Shape, Structure
     from flexinfer.meta.envelope import StoredObject, Tree
     from flexinfer.meta.object import Object
     from flexinfer.meta.resource import NamespacedName, Resource
@@ -27,34 +27,53 @@ Identity = tuple["Resource", "NamespacedName"]
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
-    """Be one checked request to apply, with what the server is known to do with its kind."""
+class Kind:
+    """Be what is known of one kind: its immutable fields, and how it merges."""
 
     resource: Resource
-    key: NamespacedName
-    owner: Object | None
-    intent: Tree
-    asked: bytes
     rules: tuple[ImmutableField, ...]
-    structure: Structure
+    shape: Shape
 
-    @property
-    def id(self) -> Identity:
-        """Return what tells it from every other object."""
-        return self.resource, self.key
-
-    @property
-    def owner_id(self) -> Identity:
-        """Return what it is forgotten with: its owner, or itself when it has none."""
-        return self.id if self.owner is None else (self.owner.resource, self.owner.key)
+    @classmethod
+    def of(
+        cls,
+        resource: Resource,
+        *,
+        rules: Sequence[ImmutableField] = (),
+        structure: Structure | None = None,
+    ) -> Self:
+        """Put together what `kinds` knows and what *rules* and *structure* add."""
+        merged = structure_of(resource) | (structure or {})
+        return cls(resource, (*immutable_fields(resource), *rules), shape_of(merged))
 
     @property
     def is_recreated(self) -> bool:
         """Tell whether some change of this kind is made by deleting the object."""
         return any(rule.policy is Policy.RECREATE for rule in self.rules)
 
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """Be one checked request to apply; `asked` is the digest of its intent."""
+
+    kind: Kind
+    key: NamespacedName
+    owner: Object | None
+    intent: Tree
+    asked: bytes
+
+    @property
+    def id(self) -> Identity:
+        """Return what tells it from every other object."""
+        return self.kind.resource, self.key
+
+    @property
+    def owner_id(self) -> Identity:
+        """Return what it is forgotten with: its owner, or itself when it has none."""
+        return self.id if self.owner is None else (self.owner.resource, self.owner.key)
+
     def __str__(self) -> str:
-        return f"{self.resource.kind} {self.key}"
+        return f"{self.kind.resource.kind} {self.key}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,31 +87,22 @@ class Plan:
     values: bytes
 
 
-def child_of(
-    resource: Resource,
-    intent: Tree,
-    owner: Object | None,
-    *,
-    rules: Sequence[ImmutableField] = (),
-    structure: Structure | None = None,
-) -> Child:
-    """Check an intent and complete it; *rules* and *structure* add to what `kinds` knows."""
+def child_of(kind: Kind, intent: Tree, owner: Object | None) -> Child:
+    """Check an intent and complete it."""
     intent = clean(intent)
-    key = identify(resource, intent)
+    key = identify(kind.resource, intent)
     if owner is not None:
         intent = with_owner(intent, owner, key)
-    merged = structure_of(resource) | (structure or {})
-    check_entries(intent, merged)
-    known = (*immutable_fields(resource), *rules)
-    return Child(resource, key, owner, intent, digest(intent), known, merged)
+    check_entries(intent, kind.shape)
+    return Child(kind, key, owner, intent, digest(intent))
 
 
 def plan_for(child: Child, live: StoredObject | None, last: Answer | None) -> Plan:
     """Settle the immutable fields; *live* is None for an object that is to be created."""
     learned = _learned(child, last)
-    tree = None if live is None else live.tree(child.resource)
-    body, drift = carry_immutable(child.intent, tree, (*child.rules, *learned))
-    values = digest(values_at(body, tree or {}, child.structure))
+    tree = None if live is None else live.tree(child.kind.resource)
+    body, drift = carry_immutable(child.intent, tree, (*child.kind.rules, *learned))
+    values = digest(values_at(body, tree or {}, child.kind.shape))
     return Plan(body, drift, learned, digest(body), values)
 
 
@@ -105,12 +115,12 @@ def _learned(child: Child, last: Answer | None) -> tuple[ImmutableField, ...]:
         return ()
     if not last.refused or last.asked == child.asked:
         return last.learned
-    return (*last.learned, *learn(last.refused, (*child.rules, *last.learned)))
+    return (*last.learned, *learn(last.refused, (*child.kind.rules, *last.learned)))
 
 
 def answer_to(child: Child, plan: Plan, answer: StoredObject) -> Answer:
     """Remember the answer to what was planned."""
-    values = values_at(plan.body, answer.tree(child.resource), child.structure)
+    values = values_at(plan.body, answer.tree(child.kind.resource), child.kind.shape)
     return Answer(
         uid=answer.meta.uid,
         resource_version=answer.meta.resource_version,

@@ -9,6 +9,7 @@ from flexinfer.errors import ConfigurationError
 from flexinfer.meta.resource import NamespacedName
 
 if TYPE_CHECKING:
+    from flexinfer.errors import InvalidError
     from flexinfer.meta.envelope import Tree
     from flexinfer.meta.resource import Resource
 
@@ -52,5 +53,15 @@ def identify(resource: Resource, intent: Tree) -> NamespacedName:
 
 
 def with_uid(body: Tree, uid: str) -> Tree:
-    """Return *body* bound to one object: once that is gone the server answers 409."""
+    """Return *body* bound to one object: the server refuses it once that is gone.
+
+    With 409 when there is none of that name any more, and with a 422 that `is_other_object`
+    recognises when there is another. In a status it is the resourceVersion that binds: for
+    custom resources the server does not look at the UID there (seen on 1.37).
+    """
     return body | {"metadata": body["metadata"] | {"uid": uid}}
+
+
+def is_other_object(error: InvalidError) -> bool:
+    """Tell whether a 422 means that another object has the name by now."""
+    return any(cause.field == "metadata.uid" for cause in error.causes)

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, TypeVar
 
+from flexinfer.client.exchange import APPLY
 from flexinfer.client.protocol import Patch, Propagation
-from flexinfer.client.transport import APPLY, TIMEOUT
+from flexinfer.client.transport import TIMEOUT
 from flexinfer.errors import ConfigurationError, DecodeError, ExpiredError, NotFoundError
 from flexinfer.meta.envelope import decode_list, decode_object, decode_tree, encode
 from flexinfer.meta.resource import NamespacedName
@@ -37,8 +39,8 @@ class DirectClient:
     """
 
     def __init__(self, transport: Transport, *, timeout: float = TIMEOUT) -> None:
-        if not timeout > 0:
-            raise ConfigurationError(f"timeout must be above 0 seconds, not {timeout!r}")
+        if not 0 < timeout < math.inf:
+            raise ConfigurationError(f"timeout must be seconds above 0, not {timeout!r}")
         self._transport = transport
         self._timeout = timeout
 

@@ -99,7 +99,7 @@ class ScriptedServer:
         """
         context = _server_context(authority)
         listeners = await anyio.create_tcp_listener(local_host="127.0.0.1")
-        port = listeners.extra(SocketAttribute.local_port)  # noqa: S610 - anyio's, not Django's
+        port = listeners.extra(SocketAttribute.local_port)
         server = cls(f"https://127.0.0.1:{port}", authority.ca_pem.read_text())
 
         async def connected(stream: SocketStream) -> None:
@@ -239,7 +239,7 @@ def _server_context(authority: CertificateAuthority) -> ssl.SSLContext:
 
 
 def _client_name(tls: TLSStream) -> str:
-    certificate = tls.extra(TLSAttribute.peer_certificate, None)  # noqa: S610 - anyio's, not Django's
+    certificate = tls.extra(TLSAttribute.peer_certificate, None)
     subject = cast("Sequence[Sequence[tuple[str, str]]]", (certificate or {}).get("subject", ()))
     return next((value for entry in subject for key, value in entry if key == "commonName"), "")
 
@@ -284,7 +284,7 @@ async def _end(
         case Reset():
             # Lingering for zero seconds makes close() send RST instead of FIN.
             linger = struct.pack("ii", 1, 0)
-            raw_socket = raw.extra(SocketAttribute.raw_socket)  # noqa: S610 - anyio's, not Django's
+            raw_socket = raw.extra(SocketAttribute.raw_socket)
             raw_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             await anyio.aclose_forcefully(raw)
         case Close():

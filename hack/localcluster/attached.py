@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flexinfer.envtest.processes import Processes
+
 from hack.localcluster import expectations, show
 from hack.localcluster.local import EXPECTATIONS, ROOT, SAMPLES_WITHIN, step
 from hack.localcluster.processes import ManagerProcess
@@ -60,22 +61,27 @@ def run(*, context: str, samples: bool, once: bool) -> int:
     step(f"Installing CRDs and roles into {context}")
     kubectl("apply", "--server-side", "-k", str(ROOT / "config/overlays/outside"), context=context)
     kubectl(
-        "wait", "--for=condition=Established", "crd/models.ai.flexinfer", "--timeout=30s",
+        "wait",
+        "--for=condition=Established",
+        "crd/models.ai.flexinfer",
+        "--timeout=30s",
         context=context,
     )
-    with tempfile.TemporaryDirectory(prefix="flexinfer-run-") as logs:
-        with Processes(Path(logs)) as processes:
-            step("Starting the manager")
-            process = ManagerProcess.prepare(
-                processes, [f"--kubeconfig={_kubeconfig()}", f"--context={context}"]
-            )
-            process.start("--log-format=json")
-            process.wait_ready()
-            step(f"The manager is ready: http://127.0.0.1:{process.probe_port}/readyz?verbose")
-            try:
-                return _follow(process, context=context, samples=samples, once=once)
-            finally:
-                processes.stop("manager", grace=40.0)
+    with (
+        tempfile.TemporaryDirectory(prefix="flexinfer-run-") as logs,
+        Processes(Path(logs)) as processes,
+    ):
+        step("Starting the manager")
+        process = ManagerProcess.prepare(
+            processes, [f"--kubeconfig={_kubeconfig()}", f"--context={context}"]
+        )
+        process.start("--log-format=json")
+        process.wait_ready()
+        step(f"The manager is ready: http://127.0.0.1:{process.probe_port}/readyz?verbose")
+        try:
+            return _follow(process, context=context, samples=samples, once=once)
+        finally:
+            processes.stop("manager", grace=40.0)
 
 
 def _follow(process: ManagerProcess, *, context: str, samples: bool, once: bool) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flexinfer.envtest.controlplane import ControlPlane
+
 from hack.localcluster import expectations, show
 from hack.localcluster.processes import ManagerProcess
 
@@ -66,12 +67,17 @@ def service_account(plane: ControlPlane) -> Iterator[Path]:
         renewer.join()
 
 
+def prepare(plane: ControlPlane, folder: Path) -> ManagerProcess:
+    """Return the manager, not started yet, as the service account in *folder*."""
+    credentials = (f"--service-account-dir={folder}", f"--server={plane.url}")
+    return ManagerProcess.prepare(plane.processes, credentials)
+
+
 @contextmanager
 def manager(plane: ControlPlane) -> Iterator[ManagerProcess]:
     """Run the manager with exactly the rights of `config/rbac`."""
     with service_account(plane) as folder:
-        credentials = (f"--service-account-dir={folder}", f"--server={plane.url}")
-        process = ManagerProcess.prepare(plane.processes, credentials)
+        process = prepare(plane, folder)
         process.start("--log-format=json")
         process.wait_ready()
         try:

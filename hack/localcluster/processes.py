@@ -78,11 +78,18 @@ class ManagerProcess:
 
     def probe(self, path: str) -> tuple[int, str]:
         """Return status and text of a probe path; status 0 when nothing answers."""
-        url = f"http://{LOOPBACK}:{self.probe_port}{path}"
-        try:
-            with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - our own probe
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-        except OSError:
-            return 0, ""
+        return _get(f"http://{LOOPBACK}:{self.probe_port}{path}")
+
+    def metrics(self) -> str:
+        """Return what `/metrics` says."""
+        return _get(f"http://{LOOPBACK}:{self.metrics_port}/metrics")[1]
+
+
+def _get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - our own process
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError:
+        return 0, ""

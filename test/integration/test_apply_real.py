@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, ClassVar
 
 import anyio
@@ -23,15 +23,17 @@ from flexinfer.errors import (
     ConflictError,
     DeadlineError,
     InvalidError,
+    NotFoundError,
     NotOursError,
     TerminalError,
 )
 from flexinfer.kinds.deployment import Deployment
 from flexinfer.kinds.immutable import ImmutableField
+from flexinfer.kinds.namespace import Namespace
 from flexinfer.kinds.persistentvolumeclaim import PersistentVolumeClaim
 from flexinfer.kinds.service import Service
 from flexinfer.kinds.structure import Merge
-from flexinfer.meta.condition import ConditionStatus
+from flexinfer.meta.condition import Condition, ConditionStatus
 from flexinfer.meta.envelope import meta_from
 from flexinfer.meta.object import Object
 from flexinfer.meta.resource import GroupVersionKind, NamespacedName, Resource
@@ -132,8 +134,7 @@ class Bench:
 
     def writes(self) -> list[tuple[str, str, int]]:
         """Return verb, plural and answer of what we wrote since the last look."""
-        mark, self._mark = self._mark, self.plane.audit_log.mark()
-        trail = self.plane.audit(mark).at(self.namespace).writes()
+        trail = self.plane.audit(self._mark).at(self.namespace).writes()
         self._mark = self.plane.audit_log.mark()
         return [(e.verb, e.resource, e.code) for e in trail if e.user_agent == AGENT]
 
@@ -507,6 +508,27 @@ async def test_what_is_deleted_while_the_apply_is_on_its_way_does_not_come_back(
         assert after.object.meta.uid != again.object.meta.uid
 
 
+async def test_what_is_made_anew_while_the_apply_is_on_its_way_is_not_written_to(
+    bench: Connect,
+) -> None:
+    async with bench() as b:
+        await b.applier.apply(CONFIG_MAP, config_map(b.namespace, "a"), owner=b.owner)
+
+        def made_anew() -> None:
+            b.admin.delete(b.path(CONFIG_MAP, "settings"))
+            b.admin.create(
+                CONFIG_MAP.collection_path(b.namespace), config_map(b.namespace, "theirs")
+            )
+
+        b.client.meanwhile = made_anew
+        changed = config_map(b.namespace, "b")
+        with pytest.raises(ConflictError, match="settings was made anew"):
+            await b.applier.apply(CONFIG_MAP, changed, owner=b.owner)
+        with pytest.raises(NotOursError):
+            await b.applier.apply(CONFIG_MAP, changed, owner=b.owner)
+        assert b.get(CONFIG_MAP, "settings")["data"] == {"key": "theirs"}
+
+
 async def test_a_live_selector_is_kept_and_the_pods_go_on_matching(bench: Connect) -> None:
     async with bench() as b:
         await b.applier.apply(
@@ -811,3 +833,70 @@ async def test_no_status_reaches_an_object_that_the_run_did_not_look_at(bench: C
             await status.write(Widget.resource, old, status_of("A"))
         assert "status" not in b.get(Widget.resource, "owner")
         assert await status.write(Widget.resource, new.metadata, status_of("A")) is Outcome.UPDATED
+
+
+async def test_runs_that_see_the_same_write_one_status_and_move_no_time(bench: Connect) -> None:
+    async with bench() as b:
+        status, found = writer(b), list[Condition]()
+        for minute in range(5):
+            found = conditions.set_condition(
+                found,
+                "Ready",
+                ConditionStatus.FALSE,
+                reason="Loading",
+                observed_generation=1,
+                now=NOW + timedelta(minutes=minute),
+            )
+            tree = {"conditions": [condition.wire() for condition in found]}
+            await status.write(Widget.resource, b.owner.metadata, tree)
+        assert b.writes() == [("patch", "widgets", 200)]
+        (live,) = b.get(Widget.resource, "owner")["status"]["conditions"]
+        assert live["lastTransitionTime"] == "2026-01-02T00:00:00Z"
+
+
+async def test_a_condition_of_ours_stands_beside_those_of_another_controller(
+    bench: Connect,
+) -> None:
+    async with bench() as b:
+        stored = await b.client.read(Namespace.resource, NamespacedName("", b.namespace))
+        assert stored is not None
+        (ours,) = status_of("A")["conditions"][:1]
+        del ours["observedGeneration"], ours["message"]
+        status = writer(b, "phase")
+        for expected in (Outcome.UPDATED, Outcome.UNCHANGED):
+            tree = {"conditions": [ours]}
+            assert await status.write(Namespace.resource, stored.meta, tree) is expected
+        live = b.admin.get(f"/api/v1/namespaces/{b.namespace}")["status"]
+        assert live == {"phase": "Active", "conditions": [ours]}
+
+
+async def test_a_kind_without_a_status_is_not_taken_for_a_lost_object(bench: Connect) -> None:
+    async with bench() as b:
+        applied = await b.applier.apply(CONFIG_MAP, config_map(b.namespace, "a"), owner=b.owner)
+        with pytest.raises(NotFoundError):
+            await writer(b).write(CONFIG_MAP, applied.object.meta, {"phase": "Pending"})
+
+
+async def test_a_status_does_not_follow_an_object_that_is_made_anew_on_its_way(
+    bench: Connect,
+) -> None:
+    async with bench() as b:
+
+        def made_anew() -> None:
+            b.admin.delete(b.path(Widget.resource, "owner"))
+            b.make_owner("owner")
+
+        b.client.meanwhile = made_anew
+        with pytest.raises(ConflictError, match="is gone or was made anew"):
+            await writer(b).write(Widget.resource, b.owner.metadata, status_of("A"))
+        assert "status" not in b.get(Widget.resource, "owner")
+
+
+async def test_a_write_of_somebody_else_does_not_stop_a_status(bench: Connect) -> None:
+    async with bench() as b:
+        path = b.path(Widget.resource, "owner")
+        b.client.meanwhile = lambda: b.admin.merge(path, {"spec": {"size": 2}})
+        outcome = await writer(b).write(Widget.resource, b.owner.metadata, status_of("A"))
+        assert outcome is Outcome.UPDATED
+        assert b.writes() == [("patch", "widgets", 409), ("patch", "widgets", 200)]
+        assert b.get(Widget.resource, "owner")["status"]["phase"] == "Pending"

@@ -17,13 +17,13 @@ from flexinfer.kinds.deployment import Deployment
 from flexinfer.kinds.immutable import ImmutableField, Policy, immutable_fields
 from flexinfer.kinds.persistentvolumeclaim import PersistentVolumeClaim
 from flexinfer.kinds.service import Service
-from flexinfer.kinds.structure import ListMap, Merge, structure_of
+from flexinfer.kinds.structure import PLAIN, ListMap, Merge, shape_of, structure_of
 from flexinfer.meta.resource import GroupVersionKind, Resource
 
 if TYPE_CHECKING:
     from flexinfer.meta.envelope import Tree
 
-STRUCTURE = structure_of(Deployment.resource)
+SHAPE = shape_of(structure_of(Deployment.resource))
 JOB = Resource(GroupVersionKind("batch", "v1", "Job"), "jobs")
 CLAIM = immutable_fields(PersistentVolumeClaim.resource)
 
@@ -84,7 +84,7 @@ def test_what_others_put_beside_our_fields_is_not_seen(
     intent: Tree, live: Tree, field: str, value: object
 ) -> None:
     beside = {**live, f"foreign-{field}": value}
-    assert values_at(intent, beside, {}) == values_at(intent, live, {})
+    assert values_at(intent, beside, PLAIN) == values_at(intent, live, PLAIN)
 
 
 @given(trees, values)
@@ -92,7 +92,7 @@ def test_a_change_at_one_of_our_leaves_is_seen(live: Tree, value: object) -> Non
     intent = {"a": "ours"}
     changed = {**live, "a": value}
     same = "a" in live and repr_json(live["a"]) == repr_json(value)
-    seen = digest(values_at(intent, changed, {})) != digest(values_at(intent, live, {}))
+    seen = digest(values_at(intent, changed, PLAIN)) != digest(values_at(intent, live, PLAIN))
     assert seen != same
 
 
@@ -119,7 +119,7 @@ def test_containers_and_their_environment_are_followed_by_name_and_ports_by_key(
         ],
     }
     live = pod(containers=[sidecar, server], nodeName="theirs")
-    assert values_at(intent, live, STRUCTURE) == pod(
+    assert values_at(intent, live, SHAPE) == pod(
         containers={
             '["server"]': {
                 "name": "server",
@@ -144,7 +144,7 @@ def test_atomic_lists_and_maps_are_taken_whole_and_sets_value_by_value() -> None
             securityContext={"added": 1},
         ),
     }
-    assert values_at(intent, live, STRUCTURE) == {
+    assert values_at(intent, live, SHAPE) == {
         "metadata": {"finalizers": ["a", "b"]},
         **pod(
             nodeSelector={"a": "1", "added": "x"},
@@ -155,18 +155,18 @@ def test_atomic_lists_and_maps_are_taken_whole_and_sets_value_by_value() -> None
 
 
 def test_a_value_of_another_type_is_taken_as_it_is() -> None:
-    assert values_at({"a": {"b": 1}, "c": [1]}, {"a": "x", "c": {}}, {}) == {"a": "x", "c": {}}
+    assert values_at({"a": {"b": 1}, "c": [1]}, {"a": "x", "c": {}}, PLAIN) == {"a": "x", "c": {}}
 
 
 @given(st.permutations(["Ready", "Cached", "Schedulable"]), st.permutations(["x", "y", "z"]))
 def test_the_order_of_sets_and_keyed_lists_has_no_meaning(
     types: list[str], names: list[str]
 ) -> None:
-    structure = structure_of(JOB) | {"status.names": Merge.SET}
+    shape = shape_of(structure_of(JOB) | {"status.names": Merge.SET})
 
     def status(types: list[str], names: list[str]) -> Tree:
         conditions = [{"type": t, "status": "True"} for t in types]
-        return canonical({"status": {"conditions": conditions, "names": names}}, structure)
+        return canonical({"status": {"conditions": conditions, "names": names}}, shape)
 
     assert status(types, names) == status(sorted(types), sorted(names))
 
@@ -218,14 +218,14 @@ def test_the_order_of_sets_and_keyed_lists_has_no_meaning(
 )
 def test_entries_that_cannot_be_told_apart_are_refused_here(intent: Tree, message: str) -> None:
     with pytest.raises(TerminalError) as caught:
-        check_entries(intent, STRUCTURE)
+        check_entries(intent, SHAPE)
     assert str(caught.value) == message
 
 
 def test_one_port_number_under_two_protocols_and_repeats_in_atomic_lists_are_fine() -> None:
     ports = [{"containerPort": 53, "protocol": "UDP"}, {"containerPort": 53}]
     container = {"name": "a", "args": ["-v", "-v"], "ports": ports}
-    check_entries(pod(containers=[container], tolerations=[{}, {}]), STRUCTURE)
+    check_entries(pod(containers=[container], tolerations=[{}, {}]), SHAPE)
 
 
 def deployment(selector: dict[str, str], labels: dict[str, str]) -> Tree:

@@ -134,6 +134,16 @@ async def test_an_owner_that_is_not_cached_is_woken() -> None:
     assert await reconciled(built, reconciler) == [Request("ns", "a")]
 
 
+async def test_what_is_heard_before_there_are_workers_is_reconciled_once() -> None:
+    made, reconciler = manager(), Recording()
+    built = controller_for(made, Model).owns(Secret).complete(reconciler)
+    built.subscribe()
+    built.subscribe()
+    informer(made, Model).changed("ADDED", stored("a"))
+    informer(made, Secret).changed("ADDED", owned("s", owner="a", uid="u"))
+    assert await reconciled(built, reconciler) == [Request("ns", "a")]
+
+
 def test_each_step_returns_a_new_builder() -> None:
     first = controller_for(manager(), Model)
     second = first.owns(Secret)

@@ -247,8 +247,8 @@ users: [{name: u}]
         (A_CONTEXT + "clusters: [{name: c, cluster: {server: here}}]", "server must be a URL"),
         (
             A_CONTEXT
-            + "clusters: [{name: c, cluster: {server: 'https://x', certificate-authority: no.crt}}]",
-            "no[.]crt",
+            + "clusters: [{name: c, cluster: {server: 'https://x', certificate-authority: n.crt}}]",
+            "n[.]crt",
         ),
         (
             A_CONTEXT

@@ -20,7 +20,9 @@ def tracked(*patterns: str) -> list[Path]:
 
 @pytest.mark.parametrize("path", tracked("*.py", "*.sh"), ids=lambda path: str(path.name))
 def test_the_licence_is_named_at_the_top(path: Path) -> None:
-    assert any("SPDX-License-Identifier: Apache-2.0" in line for line in path.open().readlines()[:2])
+    assert any(
+        "SPDX-License-Identifier: Apache-2.0" in line for line in path.open().readlines()[:2]
+    )
 
 
 @pytest.mark.parametrize(

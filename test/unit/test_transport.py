@@ -15,10 +15,11 @@ import structlog
 
 from flexinfer import errors
 from flexinfer.client.auth import Authorization, StaticCredentials
+from flexinfer.client.exchange import APPLY
 from flexinfer.client.lines import OversizedLine
 from flexinfer.client.retry import NEVER, RetryPolicy
 from flexinfer.client.tls import client_context
-from flexinfer.client.transport import APPLY, Transport
+from flexinfer.client.transport import Transport
 from flexinfer.envtest.certs import CertificateAuthority
 from flexinfer.envtest.script import (
     Answer,
@@ -218,8 +219,13 @@ async def test_nobody_listening_is_a_transport_error(authority: CertificateAutho
         url = f"https://127.0.0.1:{closed.getsockname()[1]}"
         credentials = StaticCredentials(url, context=client_context(authority.ca_pem.read_text()))
         async with Transport(credentials) as transport:
-            with pytest.raises(errors.TransportError, match="cannot connect to 127"):
+            with pytest.raises(errors.TransportError, match="cannot connect") as caught:
                 await transport.request("GET", "/x")
+    # A condition may hold this text: it must be the same each time.
+    assert str(caught.value) == (
+        f"GET /x: cannot connect to {url}: [Errno 111] Connect call failed "
+        f"('127.0.0.1', {url.rpartition(':')[2]})"
+    )
 
 
 async def test_a_certificate_of_another_authority_is_refused(
@@ -231,8 +237,9 @@ async def test_a_certificate_of_another_authority_is_refused(
             server.url, token=TOKEN, context=client_context(other.ca_pem.read_text())
         )
         async with Transport(credentials) as transport:
-            with pytest.raises(errors.TransportError, match="certificate verify failed"):
+            with pytest.raises(errors.TransportError, match="certificate verify failed") as caught:
                 await transport.request("GET", "/x")
+            assert " 0x" not in str(caught.value)
         assert server.requests == []
 
 
@@ -396,6 +403,18 @@ async def test_a_redirect_is_not_followed(authority: CertificateAuthority) -> No
             await transport.request("GET", "/x")
         assert caught.value.status == 302
         assert len(server.requests) == 1
+
+
+async def test_an_unknown_status_and_an_empty_body_still_make_a_sentence(
+    authority: CertificateAuthority,
+) -> None:
+    async with serving(authority) as (server, transport):
+        server.script("GET", "/x", Answer(599, {"Content-Type": ""}))
+        server.script("GET", "/y", Answer(500, body=""))
+        with pytest.raises(errors.ServerError, match=r"^GET /x: 599 .*no content type.$"):
+            await transport.request("GET", "/x")
+        with pytest.raises(errors.ServerError, match=r"^GET /y: 500 Internal Server Error$"):
+            await transport.request("GET", "/y")
 
 
 # --- asked to slow down ---

@@ -6,6 +6,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import anyio
 import pytest
@@ -13,6 +14,7 @@ from anyio.lowlevel import checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flexinfer.cache import reflector
 from flexinfer.cache.informer import Informer, InformerOptions
 from flexinfer.cache.timing import Backoff, Burst, Timing
 from flexinfer.cache.trouble import error_of
@@ -745,6 +747,15 @@ async def test_whatever_happens_store_and_events_end_equal_to_the_server(
 ) -> None:
     rig, replay = Rig(labels=selector), Replay()
     rig.informer.add_handler(replay)
+    with patch.object(reflector, "PAGE_SIZE", 2):
+        await live_through(rig, steps, selector)
+    assert replay.misfits == []
+    assert replay.content == rig.content()
+
+
+async def live_through(
+    rig: Rig, steps: list[tuple[str, str, bool | None]], selector: str
+) -> None:
     async with rig.running():
         for verb, name, is_in in steps:
             await play(rig, verb, name, is_in=is_in)
@@ -756,5 +767,3 @@ async def test_whatever_happens_store_and_events_end_equal_to_the_server(
         await rig.until(lambda: rig.api.watches)
         rig.api.close()
         await rig.until(lambda: rig.content() == server_content(rig.api, selector))
-    assert replay.misfits == []
-    assert replay.content == rig.content()

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, TypeVar
 
+from flexinfer.client.exchange import APPLY
 from flexinfer.client.protocol import Patch, Propagation
-from flexinfer.client.transport import APPLY, TIMEOUT
+from flexinfer.client.transport import TIMEOUT
 from flexinfer.errors import ConfigurationError, DecodeError, ExpiredError, NotFoundError
 from flexinfer.meta.envelope import decode_list, decode_object, decode_tree, encode
 from flexinfer.meta.resource import NamespacedName
@@ -37,8 +39,8 @@ class DirectClient:
     """
 
     def __init__(self, transport: Transport, *, timeout: float = TIMEOUT) -> None:
-        if not timeout > 0:
-            raise ConfigurationError(f"timeout must be above 0 seconds, not {timeout!r}")
+        if not 0 < timeout < math.inf:
+            raise ConfigurationError(f"timeout must be seconds above 0, not {timeout!r}")
         self._transport = transport
         self._timeout = timeout
 
@@ -75,9 +77,9 @@ class DirectClient:
         if labels is not None and (selector := str(labels)):
             params["labelSelector"] = selector
         try:
-            stored = await self._pages(path, params)
+            stored = await _read_pages(self._transport, path, params, self._timeout)
         except ExpiredError:
-            stored = await self._pages(path, params)
+            stored = await _read_pages(self._transport, path, params, self._timeout)
         return [kind.decode(item) for item in stored]
 
     async def create(self, resource: Resource, intent: Tree, *, field_manager: str) -> StoredObject:
@@ -185,21 +187,23 @@ class DirectClient:
             return None
         return _terminating(answer)
 
-    async def _pages(self, path: str, params: Mapping[str, str]) -> list[StoredObject]:
-        items: list[StoredObject] = []
-        token = ""
-        while True:
-            query = {**params, "continue": token} if token else params
-            answer = await self._transport.request("GET", path, params=query, timeout=self._timeout)
-            page = decode_list(answer)
-            if page.unreadable:
-                raise DecodeError(f"GET {path}: {page.unreadable} objects cannot be read")
-            items += page.items
-            if page.continue_token == token and token:
-                raise DecodeError(f"GET {path}: the list does not end: the same page came twice")
-            token = page.continue_token
-            if not token:
-                return items
+
+async def _read_pages(
+    transport: Transport, path: str, params: Mapping[str, str], seconds: float
+) -> list[StoredObject]:
+    items: list[StoredObject] = []
+    token = ""
+    while True:
+        query = {**params, "continue": token} if token else params
+        page = decode_list(await transport.request("GET", path, params=query, timeout=seconds))
+        if page.unreadable:
+            raise DecodeError(f"GET {path}: {page.unreadable} objects cannot be read")
+        items += page.items
+        if not page.continue_token:
+            return items
+        if page.continue_token == token:
+            raise DecodeError(f"GET {path}: the list does not end: one page came twice")
+        token = page.continue_token
 
 
 def _terminating(answer: bytes) -> StoredObject | None:

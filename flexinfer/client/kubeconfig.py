@@ -64,22 +64,31 @@ async def kubeconfig(path: str | None = None, *, context: str | None = None) -> 
     for a file that is missing or broken and for what is not supported: exec plugins, auth
     providers, passwords and proxies.
     """
-    paths = path or os.environ.get("KUBECONFIG") or str(DEFAULT_PATH.expanduser())
-    if not any(Path(part).expanduser().is_file() for part in paths.split(":") if part):
-        raise ConfigurationError(f"there is no kubeconfig at {paths}: name one that exists")
+    paths = _existing(path)
     loader = await anyio.to_thread.run_sync(_import_loader)
     with tempfile.TemporaryDirectory(prefix="flexinfer-") as folder:
         try:
             return await _load(loader, paths, context, folder)
-        except (loader.ConfigException, yaml.YAMLError, OSError) as error:
+        except ConfigurationError as error:
             raise _broken(paths, str(error)) from error
-        except (AttributeError, TypeError, KeyError, ValueError, AssertionError) as error:
+        except loader.ConfigException as error:
+            # What follows names the place by printing the entry there, with its token.
+            raise _broken(paths, str(error).partition(" in ")[0]) from None
+        except (yaml.YAMLError, OSError) as error:
+            raise _broken(paths, str(error)) from error
+        except (AttributeError, TypeError, LookupError, ValueError, AssertionError) as error:
             # The loader meets a file of an unexpected shape with whatever Python raises.
-            if isinstance(error, ConfigurationError):
-                raise
-            raise _broken(paths, f"not the shape of a kubeconfig ({error})") from error
+            what = str(error) or type(error).__name__
+            raise _broken(paths, f"not the shape of a kubeconfig ({what})") from error
         finally:
             _forget(loader, folder)
+
+
+def _existing(path: str | None) -> str:
+    paths = path or os.environ.get("KUBECONFIG") or str(DEFAULT_PATH.expanduser())
+    if not any(Path(part).expanduser().is_file() for part in paths.split(":") if part):
+        raise ConfigurationError(f"there is no kubeconfig at {paths}: name one that exists")
+    return paths
 
 
 def _import_loader() -> ModuleType:
@@ -112,18 +121,19 @@ def _select(merged: Any, paths: str, context: str | None) -> _Selected:
     """Find context and user as the loader will, before it acts on them."""
     name = context or merged.safe_get("current-context")
     if not name:
-        raise _broken(paths, "no current-context: name a context")
+        raise ConfigurationError("no current-context: name a context")
     known = [entry["name"] for entry in merged["contexts"].value]
     if name not in known:
-        raise _broken(paths, f"no context {name!r}, only {', '.join(known) or 'none'}")
+        raise ConfigurationError(f"no context {name!r}, only {', '.join(known) or 'none'}")
     user_name = merged["contexts"].get_with_name(name)["context"].safe_get("user") or ""
     entry = merged["users"].get_with_name(user_name, safe=True) if user_name else None
     if entry is None:
-        raise _broken(paths, f"context {name!r} names the user {user_name!r}, who is not there")
+        msg = f"context {name!r} names the user {user_name!r}, who is not there: add that user"
+        raise ConfigurationError(msg)
     user = entry.value.get("user") or {}
     # The loader cannot do without a section, and reads files relative to the kubeconfig.
     entry.value["user"] = user
-    where = f"{paths}: context {name!r}, user {user_name!r}"
+    where = f"context {name!r}, user {user_name!r}"
     return _Selected(where, user, Path(entry.path or paths).expanduser().parent)
 
 

@@ -98,12 +98,12 @@ class LineStream:
         request: str,
         *,
         idle_timeout: float,
-        max_line: int = MAX_LINE,
+        splitter: LineSplitter,
     ) -> None:
         self.idle_timeout = idle_timeout
         self._content = content
         self._request = request
-        self._splitter = LineSplitter(max_line)
+        self._splitter = splitter
         self._ready: Iterator[Line] = iter(())
 
     def __aiter__(self) -> LineStream:

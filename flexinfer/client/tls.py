@@ -7,6 +7,8 @@ import ssl
 
 from flexinfer.errors import ConfigurationError
 
+_BEGIN = "-----BEGIN CERTIFICATE-----"
+
 
 def client_context(ca_pem: str | None = None, *, source: str = "the CA") -> ssl.SSLContext:
     """Return a context that trusts the certificates of *ca_pem* alone, or the system's if None.
@@ -16,16 +18,17 @@ def client_context(ca_pem: str | None = None, *, source: str = "the CA") -> ssl.
     certificate may be an anchor. Raises ConfigurationError, naming *source*, when there is no
     certificate in it.
     """
+    # Python takes an empty string for none at all, and would trust the system's instead.
+    if ca_pem is not None and _BEGIN not in ca_pem:
+        raise _no_certificate(source)
     try:
         context = ssl.create_default_context(cadata=ca_pem)
     except (ssl.SSLError, ValueError) as error:
         raise _no_certificate(source) from error
-    if ca_pem is not None and not context.get_ca_certs():
-        raise _no_certificate(source)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 
 def _no_certificate(source: str) -> ConfigurationError:
-    return ConfigurationError(f"{source} holds no PEM certificate: give the API server's CA")
+    return ConfigurationError(f"{source} holds no valid PEM certificate: give the API server's CA")

@@ -20,19 +20,16 @@ from __future__ import annotations
 import math
 import time
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from http import HTTPStatus
 from importlib import metadata
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from urllib.parse import urlsplit
 
-import aiohttp
 import anyio
 import structlog
-from yarl import URL
 
-from flexinfer.client.failure import api_error
-from flexinfer.client.lines import MAX_LINE, LineStream
+from flexinfer.client import exchange
+from flexinfer.client.exchange import JSON, Call, ConnectionLostError, Content
+from flexinfer.client.lines import MAX_LINE, LineSplitter, LineStream
 from flexinfer.client.pool import open_pool
 from flexinfer.client.retry import RetryPolicy
 from flexinfer.errors import (
@@ -46,16 +43,14 @@ from flexinfer.errors import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
+    import aiohttp
+
     from flexinfer.client.auth import Authorization, Credentials
 
 T = TypeVar("T")
 
-JSON = "application/json"
-APPLY = "application/apply-patch+yaml"
 TIMEOUT = 30.0
 
-_IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
-_ERROR_BODY_LIMIT = 256 * 1024
 # What client-go counts a request without an answer as.
 _NO_ANSWER = "<error>"
 
@@ -67,37 +62,6 @@ class RequestObserver(Protocol):
 
     def __call__(self, method: str, code: str, seconds: float) -> None:
         """Take the method, the HTTP code or `<error>`, and the seconds until the headers came."""
-
-
-class _ConnectionLostError(TransportError):
-    """Report a connection that ended after the request was sent, before any answer."""
-
-
-class _Content(NamedTuple):
-    """Be the body of a request and its media type."""
-
-    body: bytes
-    type: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """Be one request as it is sent, maybe more than once."""
-
-    method: str
-    path: str
-    url: URL
-    accept: str
-    content: _Content | None
-
-    def __str__(self) -> str:
-        return f"{self.method} {self.path}"
-
-    @property
-    def repeatable(self) -> bool:
-        """Tell whether sending it twice does what sending it once does."""
-        apply = self.content is not None and self.content.type == APPLY
-        return self.method in _IDEMPOTENT or apply
 
 
 class Transport:
@@ -120,7 +84,7 @@ class Transport:
     ) -> None:
         if max_connections < 1:
             raise ConfigurationError("max_connections must be at least 1")
-        if not (user_agent.isascii() and (user_agent + " ").isprintable()):
+        if not (user_agent.isascii() and user_agent.isprintable()):
             raise ConfigurationError("user_agent must be printable ASCII: it becomes a header")
         self._credentials = credentials
         self._user_agent = user_agent or default_user_agent()
@@ -173,8 +137,8 @@ class Transport:
         or it was cut, DeadlineError when it did not come in time.
         """
         _check_seconds("timeout", timeout)
-        content = None if body is None else _Content(body, content_type)
-        call = self._call(method, path, params, accept, content)
+        content = None if body is None else Content(body, content_type)
+        call = Call(method, path, params or {}, accept, content)
         with anyio.move_on_after(timeout):
             return await self._persist(call, retry, self._fetch)
         raise DeadlineError(f"{call}: no answer within {timeout:g} s")
@@ -200,41 +164,28 @@ class Transport:
         """
         _check_seconds("open_timeout", open_timeout)
         _check_seconds("idle_timeout", idle_timeout)
-        call = self._call("GET", path, params, accept)
+        splitter = LineSplitter(max_line)
+        call = Call("GET", path, params or {}, accept)
         response = await self._open(call, retry, open_timeout)
         try:
             yield LineStream(
-                response.content, str(call), idle_timeout=idle_timeout, max_line=max_line
+                response.content, str(call), idle_timeout=idle_timeout, splitter=splitter
             )
         finally:
             response.close()
 
     async def _open(
-        self, call: _Call, retry: RetryPolicy | None, seconds: float
+        self, call: Call, retry: RetryPolicy | None, seconds: float
     ) -> aiohttp.ClientResponse:
         with anyio.move_on_after(seconds):
             return await self._persist(call, retry, self._begin)
         raise DeadlineError(f"{call}: not open within {seconds:g} s")
 
-    def _call(
-        self,
-        method: str,
-        path: str,
-        params: Mapping[str, str] | None,
-        accept: str,
-        content: _Content | None = None,
-    ) -> _Call:
-        if not path.startswith("/"):
-            raise ConfigurationError(f"path must start with a slash, not {path!r}")
-        query = f"?{urlencode(params, quote_via=quote)}" if params else ""
-        url = URL(f"{self._credentials.server}{path}{query}", encoded=True)
-        return _Call(method, path, url, accept, content)
-
     async def _persist(
         self,
-        call: _Call,
+        call: Call,
         retry: RetryPolicy | None,
-        attempt: Callable[[_Call, Authorization], Awaitable[T]],
+        attempt: Callable[[Call, Authorization], Awaitable[T]],
     ) -> T:
         """Return what the first successful attempt returns."""
         policy = retry or self._retry
@@ -249,19 +200,18 @@ class Transport:
                 reloaded = True
                 _log.info("credential refused, reloading it", server=self.host)
                 await self._credentials.invalidate(authorization)
-            except _ConnectionLostError:
+            except ConnectionLostError:
                 if not call.repeatable or resets >= policy.resets:
                     raise
                 resets += 1
             except ApiError as error:
-                await self._wait(call, error, policy.wait(error, attempt=number))
+                seconds = policy.wait(error, attempt=number)
+                if seconds is None or seconds >= _seconds_left():
+                    raise
+                await self._wait(call, error, seconds)
                 number += 1
 
-    async def _wait(self, call: _Call, error: ApiError, seconds: float | None) -> None:
-        """Wait before the next try, or raise *error* when there is none to come in time."""
-        left = anyio.current_effective_deadline() - anyio.current_time()
-        if seconds is None or seconds >= left:
-            raise error
+    async def _wait(self, call: Call, error: ApiError, seconds: float) -> None:
         _log.info(
             "the API server asks to slow down",
             method=call.method,
@@ -271,58 +221,30 @@ class Transport:
         )
         await self._sleep(seconds)
 
-    async def _fetch(self, call: _Call, authorization: Authorization) -> bytes:
+    async def _fetch(self, call: Call, authorization: Authorization) -> bytes:
         async with self._slots:
-            return await _read(call, await self._try(call, authorization, self._requests))
+            response = await self._try(call, authorization, self._requests)
+            return await exchange.read(call, response)
 
-    async def _begin(self, call: _Call, authorization: Authorization) -> aiohttp.ClientResponse:
+    async def _begin(self, call: Call, authorization: Authorization) -> aiohttp.ClientResponse:
         return await self._try(call, authorization, self._watches)
 
     async def _try(
-        self, call: _Call, authorization: Authorization, pool: aiohttp.ClientSession | None
+        self, call: Call, authorization: Authorization, pool: aiohttp.ClientSession | None
     ) -> aiohttp.ClientResponse:
         """Return a successful answer, its body not read yet."""
-        if pool is None or pool.closed:
+        if pool is None:
             raise TransportError(f"{call}: the transport is closed")
         started, code = time.monotonic(), _NO_ANSWER
         try:
-            response = await self._exchange(call, authorization, pool)
+            response = await exchange.send(call, pool, self._credentials, authorization.header)
             code = str(response.status)
         finally:
             if self._observe is not None:
                 self._observe(call.method, code, time.monotonic() - started)
-        if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
+        if exchange.is_success(response):
             return response
-        body = await _read_failure(call, response)
-        raise api_error(str(call), response.status, response.headers, body)
-
-    async def _exchange(
-        self, call: _Call, authorization: Authorization, pool: aiohttp.ClientSession
-    ) -> aiohttp.ClientResponse:
-        headers = {"Accept": call.accept}
-        if call.content is not None:
-            headers["Content-Type"] = call.content.type
-        if authorization.header:
-            headers["Authorization"] = authorization.header
-        try:
-            return await pool.request(
-                call.method,
-                call.url,
-                data=call.content.body if call.content else None,
-                headers=headers,
-                allow_redirects=False,
-                ssl=self._credentials.ssl_context(),
-                server_hostname=self._credentials.server_name,
-            )
-        except aiohttp.ClientConnectorError as error:
-            raise TransportError(
-                f"{call}: cannot connect to {self.host}: {_cause(error)}"
-            ) from error
-        except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-            msg = f"{call}: connection lost before an answer: {_cause(error)}"
-            raise _ConnectionLostError(msg) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise TransportError(f"{call}: {_cause(error)}") from error
+        raise await exchange.failure(call, response)
 
 
 def default_user_agent() -> str:
@@ -333,33 +255,10 @@ def default_user_agent() -> str:
         return "flexinfer/unknown"
 
 
+def _seconds_left() -> float:
+    return anyio.current_effective_deadline() - anyio.current_time()
+
+
 def _check_seconds(name: str, value: float) -> None:
     if not 0 < value < math.inf:
         raise ConfigurationError(f"{name} must be a number of seconds above 0, not {value!r}")
-
-
-def _cause(error: Exception) -> str:
-    return str(error) or type(error).__name__
-
-
-async def _read(call: _Call, response: aiohttp.ClientResponse) -> bytes:
-    try:
-        async with response:
-            return await response.read()
-    except (aiohttp.ClientError, OSError) as error:
-        raise TransportError(f"{call}: answer cut: {_cause(error)}") from error
-
-
-async def _read_failure(call: _Call, response: aiohttp.ClientResponse) -> bytes:
-    """Read what may be a Status; a body that is longer than any is not read to its end."""
-    body = bytearray()
-    try:
-        async with response:
-            while len(body) < _ERROR_BODY_LIMIT and (chunk := await response.content.readany()):
-                body += chunk
-            if len(body) >= _ERROR_BODY_LIMIT:
-                response.close()
-    except (aiohttp.ClientError, OSError):
-        # The status is the answer; a body that was cut only takes the explanation away.
-        _log.debug("the body of a refusal was cut", method=call.method, path=call.path)
-    return bytes(body)

@@ -93,10 +93,13 @@ class ScriptedServer:
     @classmethod
     @asynccontextmanager
     async def start(cls, authority: CertificateAuthority) -> AsyncIterator[ScriptedServer]:
-        """Serve on a free port of 127.0.0.1 until the block ends."""
+        """Serve on a free port of 127.0.0.1 until the block ends.
+
+        What the block raises comes out as it is, not inside an exception group.
+        """
         context = _server_context(authority)
         listeners = await anyio.create_tcp_listener(local_host="127.0.0.1")
-        port = listeners.extra(SocketAttribute.local_port)  # noqa: S610 - anyio's, not Django's
+        port = listeners.extra(SocketAttribute.local_port)
         server = cls(f"https://127.0.0.1:{port}", authority.ca_pem.read_text())
 
         async def connected(stream: SocketStream) -> None:
@@ -104,8 +107,14 @@ class ScriptedServer:
 
         async with listeners, anyio.create_task_group() as connections:
             connections.start_soon(listeners.serve, connected)
-            yield server
+            failure = None
+            try:
+                yield server
+            except Exception as error:  # noqa: BLE001 - raised again outside the group
+                failure = error
             connections.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
 
     def script(
         self,
@@ -163,7 +172,11 @@ class ScriptedServer:
     async def _serve(self, tls: TLSStream, raw: SocketStream, number: int) -> None:
         reader = BufferedByteReceiveStream(tls)
         while True:
-            request = await _read_request(reader, number, _client_name(tls))
+            try:
+                request = await _read_request(reader, number, _client_name(tls))
+            except anyio.IncompleteRead:
+                await _end(tls, raw, Close())
+                return
             self.requests.append(request)
             self._arrival.set()
             self._arrival = anyio.Event()
@@ -226,7 +239,7 @@ def _server_context(authority: CertificateAuthority) -> ssl.SSLContext:
 
 
 def _client_name(tls: TLSStream) -> str:
-    certificate = tls.extra(TLSAttribute.peer_certificate, None)  # noqa: S610 - anyio's, not Django's
+    certificate = tls.extra(TLSAttribute.peer_certificate, None)
     subject = cast("Sequence[Sequence[tuple[str, str]]]", (certificate or {}).get("subject", ()))
     return next((value for entry in subject for key, value in entry if key == "commonName"), "")
 
@@ -271,7 +284,7 @@ async def _end(
         case Reset():
             # Lingering for zero seconds makes close() send RST instead of FIN.
             linger = struct.pack("ii", 1, 0)
-            raw_socket = raw.extra(SocketAttribute.raw_socket)  # noqa: S610 - anyio's, not Django's
+            raw_socket = raw.extra(SocketAttribute.raw_socket)
             raw_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             await anyio.aclose_forcefully(raw)
         case Close():

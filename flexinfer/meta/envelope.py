@@ -145,8 +145,10 @@ class _StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class WatchEvent(msgspec.Struct, frozen=True):
-    """Be one line of a watch: ADDED, MODIFIED, DELETED or BOOKMARK with `object`, or ERROR
-    with `status`."""
+    """Be one line of a watch.
+
+    ADDED, MODIFIED, DELETED and BOOKMARK come with `object`, ERROR with `status`.
+    """
 
     type: str
     object: StoredObject | None = None

@@ -23,6 +23,7 @@ only for that many seconds.
 
 from __future__ import annotations
 
+import math
 from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -79,14 +80,12 @@ class Record(Generic[K]):
 
     __slots__ = ("dirty_since", "entry", "key", "phase", "priority", "ready_at", "started_at")
 
-    def __init__(self, key: K, phase: Phase, priority: int) -> None:
+    def __init__(self, key: K, phase: Phase, priority: int, ready_at: float) -> None:
         self.key = key
         self.phase = phase
         self.priority = priority
+        self.ready_at = self.dirty_since = self.started_at = ready_at
         self.entry = 0
-        self.ready_at = 0.0
-        self.dirty_since = 0.0
-        self.started_at = 0.0
 
 
 class Agenda(Generic[K]):
@@ -120,8 +119,8 @@ class Agenda(Generic[K]):
             heapify(self._heap)
             self._stale = 0
 
-    def first(self) -> float | None:
-        """Return the smallest order, or None when there is no record."""
+    def first(self) -> float:
+        """Return the smallest order, infinity when there is no record."""
         heap = self._heap
         while heap:
             order, number, record = heap[0]
@@ -129,18 +128,16 @@ class Agenda(Generic[K]):
                 return order
             heappop(heap)
             self._stale -= 1
-        return None
+        return math.inf
 
-    def pop(self) -> Record[K] | None:
-        """Take out the record of the smallest order, or return None."""
-        heap = self._heap
-        while heap:
-            _, number, record = heappop(heap)
+    def pop(self) -> Record[K]:
+        """Take out the record of the smallest order; there must be one."""
+        while True:
+            _, number, record = heappop(self._heap)
             if record.entry == number:
                 record.entry = 0
                 return record
             self._stale -= 1
-        return None
 
     def clear(self) -> None:
         """Take out everything."""
@@ -158,6 +155,8 @@ class QueueState(Generic[K]):
         self._delayed: Agenda[K] = Agenda(numbers)
         self._processing: dict[K, Record[K]] = {}
         self._metrics = metrics
+        # Not later than the earliest delay: one comparison tells that there is nothing to promote.
+        self._check_at = math.inf
 
     def __len__(self) -> int:
         """Return the number of ready keys, as of the last `promote`."""
@@ -170,30 +169,35 @@ class QueueState(Generic[K]):
 
     def add(self, key: K, now: float, priority: int) -> None:
         """Ask for a run of *key* as soon as possible."""
-        self.promote(now)
+        if now >= self._check_at:
+            self.promote(now)
         record = self._records.get(key)
         if record is None:
-            record = self._records[key] = Record(key, DELAYED, priority)
-            self._make_due(record, now)
+            record = self._records[key] = Record(key, READY, priority, now)
+            self._metrics.added(priority)
+            self._ready.push(now - priority * AGEING, record)
         else:
             self._merge(record, now, now, priority)
 
     def add_after(self, key: K, now: float, delay: float, priority: int) -> None:
         """Ask for a run of *key* no later than *delay* seconds, above 0, from now."""
-        self.promote(now)
+        if now >= self._check_at:
+            self.promote(now)
+        due = now + delay
         record = self._records.get(key)
         if record is None:
-            record = self._records[key] = Record(key, DELAYED, priority)
-            self._delay(record, now + delay)
+            record = self._records[key] = Record(key, DELAYED, priority, due)
+            self._delay(record, due)
         else:
-            self._merge(record, now, now + delay, priority)
+            self._merge(record, now, due, priority)
 
     def pop(self, now: float) -> Item[K] | None:
         """Hand out the next key, or None when none is ready."""
-        self.promote(now)
-        record = self._ready.pop()
-        if record is None:
+        if now >= self._check_at:
+            self.promote(now)
+        if not self._ready:
             return None
+        record = self._ready.pop()
         record.phase = PROCESSING
         record.started_at = now
         self._processing[record.key] = record
@@ -202,7 +206,8 @@ class QueueState(Generic[K]):
 
     def done(self, key: K, now: float) -> None:
         """End the run of *key*; if it became dirty meanwhile it goes to the tail."""
-        self.promote(now)
+        if now >= self._check_at:
+            self.promote(now)
         record = self._processing.pop(key, None)
         if record is None:
             return
@@ -217,23 +222,24 @@ class QueueState(Generic[K]):
 
     def promote(self, now: float) -> None:
         """Make every delayed key whose time has come ready, or dirty if it is processed."""
-        while self._delayed and (due := self._delayed.first()) is not None and due <= now:
-            record = self._delayed.pop()
-            if record is not None:
-                self._make_due(record, due)
+        while (due := self._delayed.first()) <= now:
+            self._make_due(self._delayed.pop(), due)
+        self._check_at = due
 
-    def next_due(self) -> float | None:
-        """Return when the earliest delayed key becomes ready, or None."""
+    def next_due(self) -> float:
+        """Return when the earliest delayed key becomes ready; infinity when there is none."""
         return self._delayed.first()
 
     def ages(self, now: float) -> list[float]:
         """Return for how long each key in processing has been running."""
         return [now - record.started_at for record in self._processing.values()]
 
-    def drop(self) -> None:
+    def drop(self, now: float) -> None:
         """Forget every run that was asked for; keys in processing stay until done."""
+        self.promote(now)  # so that what is dropped was counted
         self._ready.clear()
         self._delayed.clear()
+        self._check_at = math.inf
         self._records = dict(self._processing)
         for record in self._records.values():
             record.phase = PROCESSING
@@ -263,6 +269,7 @@ class QueueState(Generic[K]):
     def _delay(self, record: Record[K], due: float) -> None:
         record.ready_at = due
         self._delayed.push(due, record)
+        self._check_at = min(self._check_at, due)
 
     def _make_due(self, record: Record[K], at: float) -> None:
         record.ready_at = record.dirty_since = at

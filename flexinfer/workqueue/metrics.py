@@ -75,7 +75,7 @@ class QueueMetrics:
     def added(self, priority: int) -> None:
         """Count a key that came to need a run."""
         self.adds += 1
-        self.depth[self._series(priority)] += 1
+        self.depth[priority if priority in self.depth else self._series(priority)] += 1
 
     def raised(self, priority: int, to: int) -> None:
         """Move a key that needs a run from one priority to another."""
@@ -84,7 +84,7 @@ class QueueMetrics:
 
     def taken(self, priority: int, waited: float) -> None:
         """Count a key that was handed out, *waited* seconds after it came to need a run."""
-        self.depth[self._series(priority)] -= 1
+        self.depth[priority if priority in self.depth else OVERFLOW] -= 1
         self.queue_duration.observe(waited)
 
     def dropped(self) -> None:
@@ -93,11 +93,10 @@ class QueueMetrics:
 
     def _series(self, priority: int) -> int | str:
         # A priority keeps its series for good, so that what goes up under it comes down under it.
-        if priority in self.depth:
-            return priority
-        if len(self.depth) > MAX_PRIORITIES:
-            return OVERFLOW
-        self.depth[priority] = 0
+        if priority not in self.depth:
+            if len(self.depth) > MAX_PRIORITIES:
+                return OVERFLOW
+            self.depth[priority] = 0
         return priority
 
 

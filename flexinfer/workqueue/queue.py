@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from contextlib import suppress
@@ -164,7 +165,7 @@ class WorkQueue(Generic[K]):
         objects again. Later adds do nothing. May be called again.
         """
         self._shut_down = True
-        self._state.drop()
+        self._state.drop(self._clock())
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -218,7 +219,7 @@ class WorkQueue(Generic[K]):
     def _arm(self) -> None:
         """Keep one timer, due no later than the earliest delayed key."""
         due = self._state.next_due()
-        if due is None or (self._timer is not None and self._timer_due <= due):
+        if due == math.inf or (self._timer is not None and self._timer_due <= due):
             return
         if self._timer is not None:
             self._timer.cancel()

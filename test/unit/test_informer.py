@@ -190,7 +190,7 @@ async def test_health_says_what_state_it_is_in() -> None:
         assert informer.health() is None
         api.faults.extend([TransportError("refused")] * 12)
         api.cut()
-        await until(lambda: informer.health())
+        await until(informer.health)
         health = informer.health() or ""
         assert health.startswith("stale: no word from the API server for ")
         assert "refused" in health
@@ -309,11 +309,14 @@ async def test_c26_an_informer_that_is_cancelled_alone_ends_them_all() -> None:
             if task.get_name() == "informer nodes":
                 task.cancel()
 
-    with pytest.raises(ExceptionGroup, match="unhandled") as caught:
+    async def run_and_cancel_one() -> None:
         async with anyio.create_task_group() as group:
             await group.start(informers.run)
             await cancel_one()
             await anyio.sleep(5)
+
+    with pytest.raises(ExceptionGroup, match="unhandled") as caught:
+        await run_and_cancel_one()
     assert caught.group_contains(Exception, match="informer of nodes was cancelled alone")
 
 
@@ -355,7 +358,11 @@ def listing(version: int, *items: Tree) -> Answer:
 
 @asynccontextmanager
 async def served(
-    authority: CertificateAuthority, lists: list[Answer], watches: list[Answer], **waits: float
+    authority: CertificateAuthority,
+    lists: list[Answer],
+    watches: list[Answer],
+    *,
+    idle: float = 90.0,
 ) -> AsyncIterator[tuple[ScriptedServer, Informer, list[Event]]]:
     heard: list[Event] = []
     async with ScriptedServer.start(authority) as server:
@@ -364,7 +371,7 @@ async def served(
         )
         server.script("GET", PATH, *lists)
         credentials = StaticCredentials(server.url, context=client_context(server.ca_pem))
-        timing = Timing(backoff_first=0.001, backoff_most=0.01, **waits)
+        timing = Timing(backoff_first=0.001, backoff_most=0.01, idle_timeout=idle)
         async with Transport(credentials) as transport, anyio.create_task_group() as group:
             informer = Informer(
                 transport, WIDGETS, options=InformerOptions(timing=timing, registry=Registry())
@@ -420,7 +427,7 @@ async def test_c15_a_silent_watch_is_left_once_bookmarks_have_stopped(
 ) -> None:
     bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "7"}}}
     silent = Answer(body=(Lines(bookmark),), then=Hang())
-    async with served(authority, [listing(5)], [silent], idle_timeout=0.05) as (server, _, heard):
+    async with served(authority, [listing(5)], [silent], idle=0.05) as (server, _, heard):
         await server.received(3)
         assert versions(server) == ["list", "5", "7"]
         assert heard == []

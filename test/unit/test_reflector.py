@@ -35,7 +35,7 @@ from flexinfer.errors import (
     UnauthorizedError,
 )
 from flexinfer.event import CreateEvent, DeleteEvent, UpdateEvent
-from flexinfer.meta.envelope import Status, encode
+from flexinfer.meta.envelope import Status
 from flexinfer.meta.resource import GroupVersionKind, NamespacedName, Resource
 from flexinfer.meta.selector import Selector
 from flexinfer.metrics import Registry
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from flexinfer.event import Event
+    from flexinfer.meta.envelope import Tree
 
 WIDGETS = Resource(GroupVersionKind("test.io", "v1", "Widget"), "widgets")
 
@@ -709,35 +710,35 @@ steps = st.lists(
 
 async def play(rig: Rig, verb: str, name: str, *, is_in: bool | None) -> None:
     api = rig.api
-    key = NamespacedName("default", name)
+    exists = NamespacedName("default", name) in api.objects
     match verb:
         case "put":
             api.put(name, labels={"in": "yes" if is_in else "no"})
-        case "delete" if key in api.objects:
+        case "delete" | "recreate" if exists:
             api.delete(name)
-        case "recreate" if key in api.objects:
-            api.delete(name)
-            api.put(name, labels={"in": "yes"})
-        case "hold":
-            api.is_holding = True
-        case "send":
-            api.is_holding = False
+            if verb == "recreate":
+                api.put(name, labels={"in": "yes"})
+        case "hold" | "send":
+            api.is_holding = verb == "hold"
             api.send()
-        case "garbage":
-            api.inject(b'{"type":"ADD')
-        case "error":
-            api.inject({"type": "ERROR", "object": {"code": 500, "message": "etcd"}})
-        case "expire":
-            api.inject({"type": "ERROR", "object": {"code": 410, "reason": "Expired"}})
         case "fail":
             api.faults.extend([TransportError("refused"), ServerError("busy", status=503)])
         case "page":
             api.page_faults.append(ExpiredError("continue is too old"))
         case "cut" | "close" | "bookmark" | "compact":
             getattr(api, verb)()
+        case _ if verb in INJECTED:
+            api.inject(INJECTED[verb])
         case _:
             for _ in range(7):
                 await checkpoint()
+
+
+INJECTED: dict[str, bytes | Tree] = {
+    "garbage": b'{"type":"ADD',
+    "error": {"type": "ERROR", "object": {"code": 500, "message": "etcd"}},
+    "expire": {"type": "ERROR", "object": {"code": 410, "reason": "Expired"}},
+}
 
 
 @settings(max_examples=150, deadline=None)
@@ -753,9 +754,7 @@ async def test_whatever_happens_store_and_events_end_equal_to_the_server(
     assert replay.content == rig.content()
 
 
-async def live_through(
-    rig: Rig, steps: list[tuple[str, str, bool | None]], selector: str
-) -> None:
+async def live_through(rig: Rig, steps: list[tuple[str, str, bool | None]], selector: str) -> None:
     async with rig.running():
         for verb, name, is_in in steps:
             await play(rig, verb, name, is_in=is_in)

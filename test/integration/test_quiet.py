@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+
 from flexinfer.envtest.eventually import eventually_sync
 from flexinfer.envtest.processes import ProcessError
-
 from hack.localcluster import local
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from flexinfer.envtest.audit import AuditTrail
     from flexinfer.envtest.controlplane import ControlPlane
-
     from flexinfer.meta.envelope import Tree
     from hack.localcluster.processes import ManagerProcess
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
@@ -14,6 +13,8 @@ from flexinfer.client.transport import Transport
 from flexinfer.meta.resource import GroupVersionKind, Resource
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from flexinfer.envtest.controlplane import ControlPlane
     from flexinfer.meta.envelope import Tree
 

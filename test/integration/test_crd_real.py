@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flexinfer.envtest.controlplane import ControlPlane
+
     from flexinfer.meta.envelope import Tree
 
 
@@ -341,9 +342,9 @@ def test_wrong_objects_are_refused_by_name(
 
 def test_an_immutable_field_stays(plane: ControlPlane, namespace: str) -> None:
     apply(plane, namespace, widget())
-    assert "spec.backend: Invalid value: backend is immutable" in refusal(
-        plane, namespace, widget(backend="ollama")
-    ).replace('"string": ', "")
+    said = refusal(plane, namespace, widget(backend="ollama"))
+    assert "spec.backend: " in said
+    assert "backend is immutable" in said
 
 
 def test_columns_print(plane: ControlPlane, namespace: str) -> None:
@@ -395,7 +396,9 @@ def test_explain_shows_the_texts(plane: ControlPlane, eventually_sync: Any) -> N
         assert "How long a start may take." in plane.kubectl(
             "explain", "wdg.spec.serverless.coldStartTimeout"
         )
-        assert "enum: auto, nvidia, amd" in plane.kubectl("explain", "wdg.spec.gpu.vendor")
+        vendor = plane.kubectl("explain", "wdg.spec.gpu.vendor")
+        assert "ENUM: auto nvidia amd" in " ".join(vendor.split())
+        assert "Who made the devices." in vendor
 
     # The OpenAPI document follows the definition within a second or so.
     eventually_sync(explained, within=30)

@@ -19,7 +19,7 @@ class Part(Model):
     name: Annotated[str, Rule("self != 'x'", "x is | taken")] = Field(
         max_length=9, pattern="^(a|`)$"
     )
-    """Its name."""
+    """Name."""
 
     weight: float = Field(default=0.5, gt=0, lt=9)
     """How heavy.
@@ -94,8 +94,7 @@ PAGE = reference_for(Widget, reasons={"Ready": {"Fine": "All is well.", "Broken"
         "| `spec` | object | required | What is wanted. |",
         "| `spec.mode` | `fast`, `slow` | `fast` | How \\| to work. |",
         "| `spec.parts` | list of object |  | What it is made of. At most 4 items. |",
-        "| `spec.parts[].name` | string | required | Its name. At most 9 characters. "
-        "Matches ``^(a\\|`)$``. |",
+        "| `spec.parts[].name` | string | required | Name. At most 9 characters. Matches ``^(a\\|`)$``. |",
         "| `spec.parts[].weight` | number | `0.5` | How heavy.<br>In kilograms. > 0. < 9. |",
         "| `spec.labels` | map of string |  | Names of the widget. At most 3 entries. |",
         "| `spec.byName.<key>.weight` | number | `0.5` | How heavy.<br>In kilograms. > 0. < 9. |",

@@ -267,7 +267,7 @@ def test_defaults_apply_and_the_model_reads_them(plane: ControlPlane, namespace:
 
 
 def test_every_construct_takes_what_it_should(plane: ControlPlane, namespace: str) -> None:
-    spec = {
+    spec: Tree = {
         "gpu": {"vendor": "nvidia", "count": 8, "memory": 2**40},
         "serverless": {"idleTimeout": "1h30m"},
         "ports": [

@@ -8,5 +8,8 @@ costs 1.2 s and 113 MB.
 - `protocol`: the `Client` every reconciler sees.
 - `direct`: the Client that asks the API server each time.
 - `transport`: bytes over HTTP; one typed error per kind of failure, a deadline on every call.
-- `auth`: service-account files, kubeconfig, and what they turn into.
+- `exchange`, `failure`, `retry`, `lines`, `pool`: what a transport does, a step each: send once,
+  read a refusal, wait before the next try, cut a watch into lines, hold connections.
+- `auth`: service-account files and fixed tokens; `kubeconfig`: what a kubeconfig turns into;
+  `tls`: whom both trust.
 """

@@ -37,6 +37,7 @@ class Client(Protocol):
 
     Every method raises the `ApiError` of the answer, `TransportError` when none came and
     `DeadlineError` when it came too late. Reads return what this process last wrote or newer.
+    An object that is not there is None or a success; a kind that is not served is NotFoundError.
     """
 
     async def get(self, kind: type[T], key: NamespacedName) -> T | None:
@@ -56,9 +57,7 @@ class Client(Protocol):
         Raises DecodeError for the first object that does not fit its model.
         """
 
-    async def create(
-        self, resource: Resource, intent: Tree, *, field_manager: str
-    ) -> StoredObject:
+    async def create(self, resource: Resource, intent: Tree, *, field_manager: str) -> StoredObject:
         """Create an object; raise AlreadyExistsError when the name is taken."""
 
     async def apply(

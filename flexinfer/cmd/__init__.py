@@ -1,1 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The command line: composition roots, one module a process.
+
+The only place that imports `api`, `controllers` and `internal`. Modules are imported when their
+command is run, so that `--help` stays fast.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+
+from cyclopts import App
+
+app = App(
+    name="flexinfer",
+    help="Run large-language-model inference on Kubernetes.",
+    version=lambda: version("flexinfer"),
+)
+app.command("flexinfer.cmd.manager:manager", name="manager")
+app.command("flexinfer.cmd.manifests:manifests", name="manifests")
+
+
+def main() -> None:
+    """Run the command that the arguments name; exit 2 on misuse."""
+    sys.exit(app())

@@ -44,7 +44,7 @@ class _Wire(
         )
 
 
-class OwnerReference(_Wire):
+class OwnerReference(_Wire, frozen=True):
     """Point at the owner of an object; identity is the UID, not the name."""
 
     api_version: str
@@ -60,7 +60,7 @@ class OwnerReference(_Wire):
         return self.api_version.rpartition("/")[0]
 
 
-class ObjectMeta(_Wire):
+class ObjectMeta(_Wire, frozen=True):
     """Hold the metadata that controllers read; times stay RFC 3339 strings."""
 
     name: str = ""
@@ -145,8 +145,10 @@ class _StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class WatchEvent(msgspec.Struct, frozen=True):
-    """Be one line of a watch: ADDED, MODIFIED, DELETED or BOOKMARK with `object`, or ERROR
-    with `status`."""
+    """Be one line of a watch.
+
+    ADDED, MODIFIED, DELETED and BOOKMARK come with `object`, ERROR with `status`.
+    """
 
     type: str
     object: StoredObject | None = None

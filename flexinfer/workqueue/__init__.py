@@ -10,7 +10,26 @@ wins; a plain add makes a delayed key ready and forgets the delay; a higher prio
 lowered by a later add; waiting raises the effective priority, so nothing starves.
 
 - `core`: `QueueState`, the records and their transitions.
-- `ratelimit`: `RateLimiter`, `ExponentialBackoff` (5 ms … 1000 s, jittered), `TokenBucket`, `MaxOf`.
+- `ratelimit`: `RateLimiter`; `ExponentialBackoff` (5 ms … 1000 s, jittered), `TokenBucket`,
+  `MaxOf`.
 - `metrics`: controller-runtime's names, labels and buckets.
 - `queue`: `WorkQueue`.
 """
+
+from flexinfer.workqueue.core import AGEING, LOW_PRIORITY, Item
+from flexinfer.workqueue.queue import MAX_DELAY, MAX_PRIORITY, QueueShutDown, WorkQueue
+from flexinfer.workqueue.ratelimit import ExponentialBackoff, MaxOf, RateLimiter, TokenBucket
+
+__all__ = [
+    "AGEING",
+    "LOW_PRIORITY",
+    "MAX_DELAY",
+    "MAX_PRIORITY",
+    "ExponentialBackoff",
+    "Item",
+    "MaxOf",
+    "QueueShutDown",
+    "RateLimiter",
+    "TokenBucket",
+    "WorkQueue",
+]

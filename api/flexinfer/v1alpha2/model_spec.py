@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user asks of a Model."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints
+
+from flexinfer.crd.markers import PreserveUnknown, Rule
+from flexinfer.meta.duration import NonNegativeDuration
+from flexinfer.meta.object import Model
+from flexinfer.meta.quantity import Quantity
+
+GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915")
+
+_LABEL_VALUE = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
+_DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+
+LabelKey = Annotated[str, StringConstraints(min_length=1, max_length=317)]
+LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=_LABEL_VALUE)]
+ServedName = Annotated[str, StringConstraints(min_length=1, max_length=253)]
+ClaimName = Annotated[str, StringConstraints(max_length=253, pattern=_DNS_SUBDOMAIN)]
+ImageName = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^\S+$")]
+ImageDigest = Annotated[str, StringConstraints(max_length=71, pattern=r"^(sha256:)?[a-f0-9]{64}$")]
+Group = Annotated[str, StringConstraints(max_length=63, pattern=_DNS_LABEL)]
+
+
+class GPUVendor(StrEnum):
+    """Say whose GPUs a Model runs on."""
+
+    AUTO = "auto"
+    NVIDIA = "nvidia"
+    AMD = "amd"
+    CPU = "cpu"
+
+
+class CacheStrategy(StrEnum):
+    """Say where weights are kept."""
+
+    MEMORY = "Memory"
+    SHARED_PVC = "SharedPVC"
+    LOCAL = "Local"
+    NONE = "None"
+
+
+class ImagePullPolicy(StrEnum):
+    """Say when the kubelet pulls the image."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
+class TolerationOperator(StrEnum):
+    """Say how a toleration's value is compared."""
+
+    EXISTS = "Exists"
+    EQUAL = "Equal"
+
+
+class TaintEffect(StrEnum):
+    """Name what a taint does to pods that do not tolerate it."""
+
+    NO_SCHEDULE = "NoSchedule"
+    PREFER_NO_SCHEDULE = "PreferNoSchedule"
+    NO_EXECUTE = "NoExecute"
+
+
+CPU_RULES = (
+    Rule(
+        "!has(self.vendor) || self.vendor != 'cpu' || !has(self.count)",
+        "spec.gpu.count must be absent when spec.gpu.vendor is cpu; remove count or change vendor",
+    ),
+    Rule(
+        "!has(self.vendor) || self.vendor != 'cpu' || !has(self.vramEstimateMB)",
+        "spec.gpu.vramEstimateMB must be absent when spec.gpu.vendor is cpu; "
+        "remove it or change vendor",
+    ),
+    Rule(
+        "!has(self.vendor) || self.vendor != 'cpu' || !has(self.shared) || self.shared == ''",
+        "spec.gpu.shared must be absent when spec.gpu.vendor is cpu; remove it or change vendor",
+    ),
+)
+
+
+class GPUSpec(Model):
+    """Ask for GPUs and say how they are shared."""
+
+    vendor: GPUVendor = GPUVendor.AUTO
+    """Whose GPUs to use. With auto the nodes decide, as long as only one vendor's nodes fit;
+    cpu runs without a GPU."""
+
+    count: int | None = Field(default=None, ge=1, le=8)
+    """GPUs per replica; 1 when unset."""
+
+    shared: Group | None = None
+    """Name of the group of Models of this namespace that take turns on the same GPUs."""
+
+    priority: int = Field(default=100, ge=0, le=1000)
+    """Rank within the shared group; the higher number goes first."""
+
+    vram_estimate_mb: int | None = Field(default=None, ge=1, le=16777216, alias="vramEstimateMB")
+    """Memory per GPU that the model is expected to need, in MB."""
+
+    swap_cooldown: NonNegativeDuration | None = None
+    """How long the shared group keeps its leader after a swap."""
+
+    force_promotion: bool = False
+    """Make this Model the leader of its shared group, whatever the priorities."""
+
+
+class ServerlessSpec(Model):
+    """Say how far a Model scales down while nobody asks for it."""
+
+    enabled: bool = True
+    """Whether the Model scales to `minReplicas` while idle. When false at least one replica
+    runs all the time."""
+
+    min_replicas: int = Field(default=0, ge=0, le=10)
+    """Replicas that run even while nobody asks for the model; 0 means none until it is woken."""
+
+    idle_timeout: NonNegativeDuration | None = None
+    """How long without a request makes the Model idle; unset, the backend's own time."""
+
+    cold_start_timeout: NonNegativeDuration = Field(default="60s", validate_default=True)
+    """How long a request waits for a Model to wake. Backends that need longer to start get
+    longer."""
+
+
+class CacheSpec(Model):
+    """Say where the weights are kept between restarts."""
+
+    strategy: CacheStrategy | None = None
+    """Memory, SharedPVC, Local or None; unset, Memory for shared GPUs and SharedPVC otherwise."""
+
+    pvc_name: Annotated[str, StringConstraints(max_length=253, pattern=_DNS_SUBDOMAIN)] | None = (
+        None
+    )
+    """An existing PersistentVolumeClaim of this namespace to keep the weights in. It is never
+    created or deleted."""
+
+    storage_class: Annotated[str, StringConstraints(max_length=253)] | None = None
+    """Storage class of a claim made for the Model; unset, the cluster's default."""
+
+    size: Quantity = Field(default="50Gi", validate_default=True)
+    """Size of a claim made for the Model."""
+
+    host_path: Annotated[str, StringConstraints(max_length=1024, pattern=r"^/")] = (
+        "/var/lib/flexinfer/models"
+    )
+    """Directory on the node under which strategy Local keeps weights."""
+
+
+_NO_GPU_KEYS = " && ".join(f"!('{key}' in self.{{0}})" for key in GPU_RESOURCES)
+RESOURCE_RULES = tuple(
+    Rule(
+        f"!has(self.{part}) || ({_NO_GPU_KEYS.format(part)})",
+        f"spec.resources.{part} must not name {', '.join(GPU_RESOURCES)}; "
+        "ask for GPUs with spec.gpu.count",
+    )
+    for part in ("limits", "requests")
+)
+
+ResourceList = Annotated[dict[LabelKey, Quantity], Field(max_length=32)]
+
+
+class ResourceRequirements(Model):
+    """Ask for CPU, memory and the like; GPUs are asked for with `spec.gpu`."""
+
+    limits: ResourceList | None = None
+    """The most that a replica may use, such as cpu and memory."""
+
+    requests: ResourceList | None = None
+    """What the scheduler sets aside for a replica."""
+
+
+class Toleration(Model):
+    """Let replicas go to nodes with a taint."""
+
+    key: Annotated[str, StringConstraints(max_length=317)] = ""
+    """Key of the taint; empty with operator Exists means every taint."""
+
+    operator: TolerationOperator = TolerationOperator.EQUAL
+    """Equal compares the value, Exists takes any."""
+
+    value: LabelValue = ""
+    """Value of the taint, for operator Equal."""
+
+    effect: TaintEffect | None = None
+    """Effect of the taint; unset means every effect."""
+
+    toleration_seconds: int | None = None
+    """How long a NoExecute taint is tolerated; unset means for ever."""
+
+
+class LiteLLMSpec(Model):
+    """Say under which names clients reach the Model."""
+
+    enabled: bool = True
+    """Whether the Model is offered to clients."""
+
+    served_model_name: ServedName | None = None
+    """The name that clients use; unset, the Model's own."""
+
+    aliases: tuple[ServedName, ...] = Field(default=(), max_length=32)
+    """Further names for the same Model."""
+
+    copilot_alias: ServedName | None = None
+    """The name that coding assistants use."""
+
+
+class Capabilities(Model):
+    """Say what the model can do, where that is not what its backend suggests."""
+
+    tool_calling: bool | None = None
+    """Whether the model calls tools."""
+
+    vision: bool | None = None
+    """Whether the model takes images."""
+
+    image_generation: bool | None = None
+    """Whether the model makes images."""
+
+
+SOURCE_RULE = Rule(
+    r"self.matches('^(HF://[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*"
+    r"|ollama://[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9_.-]+)*(:[A-Za-z0-9_.-]+)?"
+    r"|file:///.*[^/].*"
+    r"|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/.*)?)$')"
+    r" && !self.matches('(^|/)\\.\\.(/|$)')",
+    "spec.source must be HF://org/name, ollama://name:tag, file:///path or pvc://claim/path, "
+    "without '..'",
+)
+
+SPEC_RULES = (
+    Rule(
+        "!self.source.startsWith('pvc://') || !has(self.cache) || !has(self.cache.strategy)"
+        " || self.cache.strategy != 'Memory'",
+        "spec.cache.strategy must not be Memory with a pvc:// source; "
+        "remove it or use SharedPVC, Local or None",
+    ),
+    Rule(
+        "!has(self.cache) || !has(self.cache.pvcName) || !has(self.cache.strategy)"
+        " || self.cache.strategy == 'SharedPVC'",
+        "spec.cache.pvcName needs spec.cache.strategy SharedPVC; "
+        "remove pvcName, or remove strategy or set it to SharedPVC",
+    ),
+)
+
+
+class ModelSpec(Model):
+    """Say which model to serve, with what, and on which hardware."""
+
+    backend: str = Field(min_length=1, max_length=63)
+    """The inference server: vllm, ollama or llamacpp. An unknown name is reported on the
+    Schedulable condition."""
+
+    source: Annotated[str, SOURCE_RULE] = Field(min_length=1, max_length=1024)
+    """Where the weights come from: `HF://org/name`, `ollama://name:tag`, `file:///path` or
+    `pvc://claim/path`."""
+
+    gpu: Annotated[GPUSpec, *CPU_RULES] | None = None
+    """GPUs per replica; absent means that the Model runs on CPUs."""
+
+    serverless: ServerlessSpec | None = None
+    """Scaling to zero; absent means that the Model scales to zero while idle."""
+
+    cache: CacheSpec | None = None
+    """Where the weights are kept between restarts."""
+
+    config: Annotated[dict[str, Any], PreserveUnknown()] = Field(default_factory=dict)
+    """Settings of the backend, such as maxModelLen for vllm. A value of the wrong type is
+    reported on the Ready condition; keys that the backend does not know have no effect and are
+    named there."""
+
+    resources: Annotated[ResourceRequirements, *RESOURCE_RULES] | None = None
+    """CPU and memory per replica."""
+
+    node_selector: dict[LabelKey, LabelValue] = Field(default_factory=dict, max_length=32)
+    """Labels that a node must have to run the Model."""
+
+    tolerations: tuple[Toleration, ...] = Field(default=(), max_length=16)
+    """Taints that replicas accept, beside `dedicated=gpu:NoSchedule`, which every replica with
+    GPUs accepts."""
+
+    litellm: LiteLLMSpec | None = None
+    """Names under which clients reach the Model; absent means by the Model's own name only."""
+
+    service_labels: tuple[Group, ...] = Field(default=(), max_length=10)
+    """Names of groups that requests can be sent to, such as textgen or code."""
+
+    capabilities: Capabilities | None = None
+    """What the model can do; what is unset follows from the backend and its config."""
+
+    image: (
+        Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^\S+$")] | None
+    ) = None
+    """Image to run instead of the backend's own."""
+
+    image_digest: ImageDigest | None = None
+    """SHA-256 digest that pins the image, whichever it is: 64 hexadecimal digits, with or
+    without `sha256:` in front."""
+
+    image_pull_policy: ImagePullPolicy | None = None
+    """When to pull the image; unset, Kubernetes' rule: Always for the tag latest, otherwise
+    IfNotPresent."""

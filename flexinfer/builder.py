@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wires a reconciler to what it has to hear of, in a few lines.
+
+```python
+controller_for(manager, Model, predicate=generation_changed)
+    .owns(Deployment, Service)
+    .watches(Node, map_to=models_on_node)
+    .complete(reconciler)
+```
+
+Each step returns a new builder and changes nothing; `complete` alone does.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
+
+from flexinfer.controller import Controller, ControllerOptions
+from flexinfer.errors import ConfigurationError
+from flexinfer.handler import enqueue_mapped, enqueue_owner, enqueue_self
+from flexinfer.source import Source
+from flexinfer.workqueue import WorkQueue
+
+if TYPE_CHECKING:
+    from flexinfer.handler import Handler, MapFunction
+    from flexinfer.manager import Manager
+    from flexinfer.meta.object import Object
+    from flexinfer.meta.resource import Resource
+    from flexinfer.predicate import Predicate
+    from flexinfer.reconcile import Reconciler, Request
+    from flexinfer.workqueue import RateLimiter
+
+__all__ = ["Builder", "controller_for"]
+
+
+def controller_for(
+    manager: Manager, kind: type[Object], *, predicate: Predicate | None = None
+) -> Builder:
+    """Begin a controller that reconciles the objects of *kind*, in every namespace.
+
+    *predicate* says which of their events are worth it; None means all. The controller's name is
+    the kind in lower case unless `named` says otherwise.
+    """
+    return Builder(
+        manager=manager,
+        kind=kind,
+        predicate=predicate,
+        name=kind.resource.kind.lower(),
+        options=manager.options.controller,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    kind: type[Object]
+    predicate: Predicate | None
+    map_to: MapFunction | None = None  # None: the owner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Builder:
+    """Hold what is known of a controller so far; made by `controller_for`."""
+
+    manager: Manager
+    kind: type[Object]
+    predicate: Predicate | None
+    name: str
+    options: ControllerOptions
+    rate_limiter: RateLimiter[Request] | None = None
+    others: tuple[_Watch, ...] = ()
+
+    def owns(self, *kinds: type[Object], predicate: Predicate | None = None) -> Self:
+        """Hear of the objects of *kinds* that an object of ours controls.
+
+        Is the same as watching them with `handler.enqueue_owner` and our informer's UIDs. Raises
+        ConfigurationError for no kinds, one given twice, and one that the garbage collector
+        would delete because its scope is wider than the owner's.
+        """
+        if not kinds:
+            raise ConfigurationError("owns() has no kinds: name at least one")
+        owned = {watch.kind.resource for watch in self.others if watch.map_to is None}
+        for kind in kinds:
+            resource = kind.resource
+            if resource in owned:
+                raise ConfigurationError(f"{self.name} owns {resource} already: name it once")
+            if self.kind.resource.namespaced and not resource.namespaced:
+                raise ConfigurationError(
+                    f"{self.name} cannot own {resource}: they are cluster-scoped and"
+                    f" {self.kind.resource} are not; track them by label and use watches()"
+                )
+            owned.add(resource)
+        added = tuple(_Watch(kind, predicate) for kind in kinds)
+        return replace(self, others=self.others + added)
+
+    def watches(
+        self, kind: type[Object], *, map_to: MapFunction, predicate: Predicate | None = None
+    ) -> Self:
+        """Hear of the objects of *kind*; *map_to* says which of ours each concerns.
+
+        Is the same as a Source with `handler.enqueue_mapped`. Raises ConfigurationError for a
+        *map_to* that is a coroutine function: it runs inside the informer and cannot wait.
+        """
+        if inspect.iscoroutinefunction(map_to):
+            raise ConfigurationError(
+                f"map_to of {kind.resource} is a coroutine function: make it a plain one that"
+                " looks into the cache"
+            )
+        return replace(self, others=(*self.others, _Watch(kind, predicate, map_to)))
+
+    def named(self, name: str) -> Self:
+        """Use *name* in metrics and logs; it has to be unique in the process."""
+        return replace(self, name=name)
+
+    def with_options(
+        self,
+        *,
+        workers: int | None = None,
+        reconcile_timeout: float | None = None,
+        rate_limiter: RateLimiter[Request] | None = None,
+    ) -> Self:
+        """Change what is given, and keep the manager's defaults for the rest.
+
+        Raises ConfigurationError for impossible settings.
+        """
+        options = ControllerOptions(
+            workers=self.options.workers if workers is None else workers,
+            reconcile_timeout=(
+                self.options.reconcile_timeout if reconcile_timeout is None else reconcile_timeout
+            ),
+        )
+        return replace(self, options=options, rate_limiter=rate_limiter or self.rate_limiter)
+
+    def complete(self, reconciler: Reconciler) -> Controller:
+        """Make the controller, its queue and the informers it needs; add it to the manager.
+
+        The reconciler is called for every object, also for one that does not fit its model:
+        its `client.get` then raises the DecodeError. Raises ConfigurationError when the name is
+        taken.
+        """
+        registry = self.manager.registry
+        controller = Controller(
+            self.name,
+            reconciler,
+            queue=WorkQueue(self.name, rate_limiter=self.rate_limiter, registry=registry),
+            sources=[
+                self._source(self.kind.resource, enqueue_self, self.predicate),
+                *(
+                    self._source(watch.kind.resource, self._handler(watch), watch.predicate)
+                    for watch in self.others
+                ),
+            ],
+            options=self.options,
+            registry=registry,
+        )
+        self.manager.add(controller)
+        return controller
+
+    def _source(self, resource: Resource, handler: Handler, predicate: Predicate | None) -> Source:
+        return Source(self.manager.informers.informer(resource), handler, predicate=predicate)
+
+    def _handler(self, watch: _Watch) -> Handler:
+        if watch.map_to is not None:
+            return enqueue_mapped(watch.map_to)
+        return enqueue_owner(self.kind.resource, is_current_uid=self._is_current_uid)
+
+    def _is_current_uid(self, owner: Request, uid: str) -> bool:
+        """Say yes also for an owner that is not cached: its own event follows, or it is gone."""
+        stored = self.manager.informers.informer(self.kind.resource).get(owner)
+        return stored is None or stored.meta.uid == uid

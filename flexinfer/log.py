@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Structured logs: constant messages, values as keys, one line of JSON each in a cluster.
+
+The level is checked before anything else, so a line that is not written costs a function call.
+Inside a reconcile every line carries `controller`, `namespace`, `name` and `reconcile_id`, which
+the controller binds as context variables. The standard library's loggers, aiohttp's among them,
+are written at WARNING and above in the same form. Bodies and tokens are never logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, TextIO, cast
+
+import structlog
+
+from flexinfer.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, FilteringBoundLogger, Processor
+
+__all__ = ["LogFormat", "configure", "get_logger"]
+
+
+class LogFormat(StrEnum):
+    """Say how a line looks; `AUTO` is console on a terminal and JSON elsewhere."""
+
+    AUTO = "auto"
+    JSON = "json"
+    CONSOLE = "console"
+
+
+def get_logger(name: str) -> FilteringBoundLogger:
+    """Return the logger of a module; *name* becomes the key `logger`."""
+    return cast("FilteringBoundLogger", structlog.get_logger(logger_name=name))
+
+
+def configure(
+    *, level: str = "info", form: LogFormat = LogFormat.AUTO, stream: TextIO | None = None
+) -> None:
+    """Set up logging for the process; call it once, before the first line is written.
+
+    Lines go to *stream*, by default standard error. Raises ConfigurationError for a level that
+    is none of debug, info, warning, error and critical.
+    """
+    stream = sys.stderr if stream is None else stream
+    threshold = _level(level)
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
+        _name_logger,
+    ]
+    console = form is LogFormat.CONSOLE or (form is LogFormat.AUTO and stream.isatty())
+    rendering = _console(stream) if console else _json()
+    structlog.configure(
+        processors=[*shared, *rendering],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=structlog.WriteLoggerFactory(file=stream),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder()],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=max(threshold, logging.WARNING), force=True)
+
+
+def _level(name: str) -> int:
+    levels = ("debug", "info", "warning", "error", "critical")
+    if name.lower() not in levels:
+        raise ConfigurationError(f"log level {name!r} is unknown: use one of {', '.join(levels)}")
+    return logging.getLevelNamesMapping()[name.upper()]
+
+
+def _json() -> list[Processor]:
+    return [
+        structlog.processors.format_exc_info,
+        structlog.processors.EventRenamer("msg"),
+        structlog.processors.JSONRenderer(default=str),
+    ]
+
+
+def _console(stream: TextIO) -> list[Processor]:
+    plain = structlog.dev.plain_traceback
+    return [structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain)]
+
+
+def _name_logger(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Write the name under `logger`, a key that structlog does not let a caller bind."""
+    record = event.get("_record")
+    event["logger"] = event.pop("logger_name", "") if record is None else record.name
+    return event

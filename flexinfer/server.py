@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The small HTTP servers of a process: probes and metrics.
+
+They listen on every address of the machine unless a host is given, answer GET only, and keep no
+access log. Nothing they serve depends on who asks.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import anyio
+from aiohttp import web
+
+from flexinfer.errors import ConfigurationError
+from flexinfer.metrics import render
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from prometheus_client import CollectorRegistry
+
+__all__ = ["Address", "metrics_route", "serve"]
+
+_MAX_PORT = 65535
+_CLOSE_TIMEOUT = 1.0  # seconds that a request in flight may take when the server ends
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Be where a server listens; port 0 lets the system choose a free one."""
+
+    host: str
+    port: int
+    setting: str
+
+    @classmethod
+    def parse(cls, text: str, *, setting: str) -> Self | None:
+        """Read `host:port`, `:port` or `[IPv6]:port`; `0` means off and gives None.
+
+        Raises ConfigurationError that names *setting*.
+        """
+        if text == "0":
+            return None
+        host, colon, port = text.rpartition(":")
+        if not colon or (":" in host and not _is_bracketed(host)):
+            raise ConfigurationError(
+                f"{setting} {text!r} is no address: write host:port, :port, [IPv6]:port, or 0"
+                " for off"
+            )
+        if not (port.isascii() and port.isdecimal() and int(port) <= _MAX_PORT):
+            raise ConfigurationError(
+                f"{setting} {text!r} has no valid port: use a number from 0 to {_MAX_PORT}"
+            )
+        return cls(host.strip("[]"), int(port), setting)
+
+    def collides(self, other: Address | None) -> bool:
+        """Say whether both name the same fixed port of the same host."""
+        return (
+            other is not None
+            and self.port > 0
+            and (self.host, self.port)
+            == (
+                other.host,
+                other.port,
+            )
+        )
+
+    def listen(self) -> socket.socket:
+        """Open the listening socket; raise ConfigurationError when the system refuses."""
+        anywhere = not self.host
+        both = anywhere and socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both or ":" in self.host else socket.AF_INET
+        try:
+            return socket.create_server((self.host, self.port), family=family, dualstack_ipv6=both)
+        except OSError as error:
+            raise ConfigurationError(
+                f"{self.setting} {self.host}:{self.port} cannot be listened on: {error}; choose"
+                " another address"
+            ) from error
+
+
+@asynccontextmanager
+async def serve(address: Address, routes: Sequence[web.RouteDef]) -> AsyncIterator[int]:
+    """Serve *routes* inside the context, and yield the port.
+
+    Raises ConfigurationError when the address cannot be listened on.
+    """
+    listener = address.listen()
+    port = int(listener.getsockname()[1])
+    app = web.Application()
+    app.add_routes(routes)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_TIMEOUT)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listener).start()
+        yield port
+    finally:
+        with anyio.CancelScope(shield=True), anyio.move_on_after(2 * _CLOSE_TIMEOUT):
+            await runner.cleanup()
+        listener.close()
+
+
+def metrics_route(registry: CollectorRegistry) -> web.RouteDef:
+    """Return the route `/metrics`, in the exposition format that the scraper asks for."""
+
+    async def metrics(request: web.Request) -> web.Response:
+        # Not in a thread: gauges read what the loop is changing.
+        body, content_type = render(request.headers.get("Accept", ""), registry=registry)
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    return web.get("/metrics", metrics)
+
+
+def _is_bracketed(host: str) -> bool:
+    return host.startswith("[") and host.endswith("]")

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ties an informer to a queue: event -> predicate -> handler -> requests.
+
+Runs inside the informer's loop, so nothing here waits. A predicate that raises lets the event
+pass, and a handler that raises loses only this event: both are counted and logged, and the
+informer goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from prometheus_client import Counter
+
+from flexinfer import log
+from flexinfer.cache.timing import Burst
+from flexinfer.event import CreateEvent, DeleteEvent, Event, UpdateEvent
+from flexinfer.handler import priority_of
+from flexinfer.metrics import REGISTRY, once_per_registry
+from flexinfer.predicate import Predicate, admits
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from flexinfer.cache.informer import Informer
+    from flexinfer.handler import Handler
+    from flexinfer.meta.resource import NamespacedName
+    from flexinfer.reconcile import Request
+    from flexinfer.workqueue import WorkQueue
+
+__all__ = ["Reasons", "Source"]
+
+_log = log.get_logger(__name__)
+
+_MAX_REASONS = 10_000  # keys, some 3 MB; nobody reads the reasons of a longer queue
+
+_VERBS = {CreateEvent: "create", UpdateEvent: "update", DeleteEvent: "delete"}
+
+
+class Reasons:
+    """Remember which event enqueued a key, until the key is reconciled.
+
+    Keeps the first event of each waiting key, and of at most 10,000 keys.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[Request, tuple[str, str, NamespacedName]] = {}
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def note(self, request: Request, kind: str, event: Event) -> None:
+        """Remember that *event*, of an object of *kind*, enqueued *request*."""
+        if len(self._first) < _MAX_REASONS:
+            seen = event.new if isinstance(event, UpdateEvent) else event.object
+            self._first.setdefault(request, (_VERBS[type(event)], kind, seen.meta.key))
+
+    def take(self, request: Request) -> str:
+        """Forget the reason of *request* and return it, such as `update of pods default/web`."""
+        reason = self._first.pop(request, None)
+        return "requeue" if reason is None else "{} of {} {}".format(*reason)
+
+
+class Source:
+    """Feed the queue of one controller from one informer.
+
+    `handler` says whom an event concerns, `predicate` which events are worth it (None: all).
+    """
+
+    def __init__(
+        self, informer: Informer, handler: Handler, *, predicate: Predicate | None = None
+    ) -> None:
+        self._informer = informer
+        self._handler = handler
+        self._predicate = predicate
+
+    def start(
+        self,
+        queue: WorkQueue[Request],
+        *,
+        controller: str,
+        reasons: Reasons,
+        registry: CollectorRegistry = REGISTRY,
+    ) -> None:
+        """Begin to enqueue; what the informer holds already arrives as creates."""
+        metrics = _families(registry)
+        filtered = metrics.filtered.labels(controller)
+        failures = _Failures(controller, self._informer, metrics.failed)
+        kind = str(self._informer.resource)
+
+        def on_event(event: Event) -> None:
+            try:
+                if not admits(self._predicate, event):
+                    filtered.inc()
+                    return
+            except Exception as error:  # noqa: BLE001 - better a reconcile too many than one too few
+                failures.note("predicate", error)
+            try:
+                requests = dict.fromkeys(self._handler(event))
+            except Exception as error:  # noqa: BLE001 - the author's code must not end the informer
+                failures.note("handler", error)
+                return
+            priority = priority_of(event)
+            for request in requests:
+                reasons.note(request, kind, event)
+                queue.add(request, priority=priority)
+
+        self._informer.add_handler(on_event)
+
+
+class _Failures:
+    """Count what the author's functions raise, and log the first of each minute."""
+
+    def __init__(self, controller: str, informer: Informer, counter: Counter) -> None:
+        self._controller = controller
+        self._selection = str(informer.selection)
+        self._burst = Burst(time.monotonic)
+        self._counts = {what: counter.labels(controller, what) for what in ("predicate", "handler")}
+
+    def note(self, what: str, error: Exception) -> None:
+        self._counts[what].inc()
+        if self._burst.admit():
+            _log.error(
+                "a predicate or handler raised",
+                what=what,
+                controller=self._controller,
+                selection=self._selection,
+                left_out=self._burst.take_suppressed(),
+                exc_info=error,
+            )
+
+
+class _Families(NamedTuple):
+    filtered: Counter
+    failed: Counter
+
+
+@once_per_registry
+def _families(registry: CollectorRegistry) -> _Families:
+    return _Families(
+        filtered=Counter(
+            "flexinfer_events_filtered_total",
+            "Events that a predicate kept from a controller",
+            ["controller"],
+            registry=registry,
+        ),
+        failed=Counter(
+            "flexinfer_event_failures_total",
+            "Events at which a predicate or a handler of a controller raised",
+            ["controller", "what"],
+            registry=registry,
+        ),
+    )

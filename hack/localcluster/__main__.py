@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make run`: settings come from the environment, as make hands them on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from flexinfer.errors import FlexInferError
+from hack.localcluster import attached, local
+
+
+def main() -> int:
+    """Run the cluster that CLUSTER names; 0 on success and Ctrl-C, 1 on failure, 2 on misuse."""
+    cluster = os.environ.get("CLUSTER") or "local"
+    once = os.environ.get("ONCE") == "1"
+    samples = os.environ.get("SAMPLES") == "1"
+    # `kill` and a closed terminal end it as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.default_int_handler)
+    try:
+        if cluster == "local":
+            return local.run(once=once)
+        if cluster == "kind":
+            subprocess.run(["make", "--no-print-directory", "kind-up"], cwd=local.ROOT, check=True)
+            return attached.run(context="kind-flexinfer", samples=samples, once=once)
+        if cluster == "current":
+            context = attached.current_context()
+            return attached.run(context=context, samples=samples, once=once)
+    except KeyboardInterrupt:
+        print("\nStopped.")
+        return 0
+    except (FlexInferError, attached.AttachError, subprocess.CalledProcessError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"CLUSTER={cluster} is not known: use local, kind or current", file=sys.stderr)
+    return 2
+
+
+sys.exit(main())

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control plane of this machine, simulated GPU nodes, and FlexInfer under its own rights."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flexinfer.envtest.controlplane import ControlPlane
+from hack.localcluster import expectations, show
+from hack.localcluster.processes import ManagerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from flexinfer.meta.envelope import Tree
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMESPACE = "flexinfer-system"
+SERVICE_ACCOUNT = "flexinfer-controller-manager"
+EXPECTATIONS = Path(__file__).with_name("expectations.yaml")
+NODES = (("nvidia-h100", "zone-a"), ("nvidia-h100", "zone-b"), ("cpu", "zone-a"))
+# Half of the hour that a token is valid for, as a kubelet does it.
+RENEW_SECONDS = 1800.0
+SAMPLES_WITHIN = 120.0
+
+
+def step(text: str) -> None:
+    """Tell the person who waits what is being done."""
+    print(f"==> {text}", flush=True)
+
+
+@contextmanager
+def cluster() -> Iterator[ControlPlane]:
+    """Run a control plane with nodes, CRDs and roles, but no FlexInfer yet."""
+    step("Starting a control plane")
+    with ControlPlane.start() as plane:
+        for profile, zone in NODES:
+            plane.add_node(profile, zone=zone)
+        step("Installing CRDs and roles")
+        plane.kubectl("apply", "--server-side", "-k", str(ROOT / "config/overlays/outside"))
+        plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+        yield plane
+
+
+@contextmanager
+def service_account(plane: ControlPlane) -> Iterator[Path]:
+    """Write the manager's service account to a folder, and keep its token fresh."""
+    folder = plane.layout.folder / "serviceaccount"
+    plane.write_service_account(folder, NAMESPACE, SERVICE_ACCOUNT)
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(RENEW_SECONDS):
+            plane.write_service_account(folder, NAMESPACE, SERVICE_ACCOUNT)
+
+    renewer = threading.Thread(target=renew, name="token-renewer", daemon=True)
+    renewer.start()
+    try:
+        yield folder
+    finally:
+        ended.set()
+        renewer.join()
+
+
+def prepare(plane: ControlPlane, folder: Path) -> ManagerProcess:
+    """Return the manager, not started yet, as the service account in *folder*."""
+    credentials = (f"--service-account-dir={folder}", f"--server={plane.url}")
+    return ManagerProcess.prepare(plane.processes, credentials)
+
+
+@contextmanager
+def manager(plane: ControlPlane) -> Iterator[ManagerProcess]:
+    """Run the manager with exactly the rights of `config/rbac`."""
+    with service_account(plane) as folder:
+        process = prepare(plane, folder)
+        process.start("--log-format=json")
+        process.wait_ready()
+        try:
+            yield process
+        finally:
+            plane.processes.stop("manager", grace=40.0)
+
+
+def models(plane: ControlPlane) -> Sequence[Tree]:
+    """Return the models of the default namespace by name."""
+    answer = plane.admin.get("/apis/ai.flexinfer/v1alpha2/namespaces/default/models")
+    items: list[Tree] = answer["items"]
+    return sorted(items, key=lambda item: str(item["metadata"]["name"]))
+
+
+def run(*, once: bool) -> int:
+    """Show the samples reach their states; return 1 when one did not.
+
+    With *once* that is all; else stay until Ctrl-C.
+    """
+    began = time.monotonic()
+    with ExitStack() as stack:
+        plane = stack.enter_context(cluster())
+        step("Starting the manager")
+        process = stack.enter_context(manager(plane))
+        step("Applying the samples")
+        plane.kubectl("apply", "--server-side", "-k", str(ROOT / "config/samples"))
+        lacking = show.follow(
+            lambda: models(plane),
+            expectations.load(EXPECTATIONS),
+            within=SAMPLES_WITHIN,
+            check=plane.processes.check,
+        )
+        if lacking:
+            print(f"Not reached within {SAMPLES_WITHIN:g} s:", *lacking, sep="\n  ")
+            print(f"The manager's log ends with:\n{_tail(process.log)}")
+            if once:
+                return 1
+        else:
+            step(f"Every sample is as expected after {time.monotonic() - began:.0f} s")
+        if not once:
+            _explain(plane, process)
+            show.watch(lambda: models(plane), check=plane.processes.check)
+        return 0
+
+
+def _tail(log: Path, *, lines: int = 20) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _explain(plane: ControlPlane, process: ManagerProcess) -> None:
+    print(f"""
+Use it from another terminal:
+  export KUBECONFIG={plane.kubeconfig_path} PATH={ROOT}/.venv/bin:$PATH
+  kubectl get mdl                      # what you see below
+  kubectl get mdl -o wide; kubectl get pods -o wide
+  kubectl edit mdl llama-chat          # change it and watch
+  curl -s http://127.0.0.1:{process.probe_port}/readyz?verbose
+  curl -s http://127.0.0.1:{process.metrics_port}/metrics
+  tail -f {process.log}
+Ctrl-C ends all of it.
+""")

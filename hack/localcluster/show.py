@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Follow the samples: a live table on a terminal, a line per change elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from hack.localcluster.expectations import missing
+from hack.localcluster.table import render
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from flexinfer.meta.envelope import Tree
+    from hack.localcluster.expectations import State
+
+_EVERY = 0.25
+
+
+class Table:
+    """Print the table anew whenever it changes; over the last one where there is a terminal."""
+
+    def __init__(self) -> None:
+        self._last: list[str] = []
+
+    def show(self, models: Sequence[Tree]) -> None:
+        """Print *models* unless they look as they did."""
+        lines = render(models, width=shutil.get_terminal_size((160, 24)).columns)
+        if lines == self._last:
+            return
+        if sys.stdout.isatty():
+            if self._last:
+                sys.stdout.write(f"\x1b[{len(self._last)}F\x1b[J")
+            print("\n".join(lines), flush=True)
+        else:
+            print("\n".join(lines if not self._last else _changed(self._last, lines)), flush=True)
+        self._last = lines
+
+
+def _changed(before: Sequence[str], after: Sequence[str]) -> list[str]:
+    known = set(before)
+    return [line for line in after if line not in known]
+
+
+def follow(
+    models: Callable[[], Sequence[Tree]],
+    expected: Mapping[str, State],
+    *,
+    within: float,
+    check: Callable[[], None],
+) -> list[str]:
+    """Show the models until all are as expected; return what is missing after *within* seconds.
+
+    *check* raises when a process has ended.
+    """
+    table = Table()
+    deadline = time.monotonic() + within
+    while True:
+        check()
+        seen = models()
+        table.show(seen)
+        lacking = missing(expected, seen)
+        if not lacking or time.monotonic() > deadline:
+            return lacking
+        time.sleep(_EVERY)
+
+
+def watch(models: Callable[[], Sequence[Tree]], *, check: Callable[[], None]) -> None:
+    """Show the models until Ctrl-C."""
+    table = Table()
+    while True:
+        check()
+        table.show(models())
+        time.sleep(_EVERY)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one node offers: GPUs it can give to pods, their architecture, product and memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flexinfer.errors import ConfigurationError
+from flexinfer.meta.quantity import Quantity
+from internal.gpu.accelerator import Vendor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flexinfer.kinds.node import Node
+
+# Labels of NVIDIA's GPU feature discovery, of AMD's node labeller, and of this project's agent.
+NVIDIA_MAJOR = "nvidia.com/gpu.compute.major"
+NVIDIA_MINOR = "nvidia.com/gpu.compute.minor"
+NVIDIA_PRODUCT = "nvidia.com/gpu.product"
+NVIDIA_MEMORY = "nvidia.com/gpu.memory"
+AMD_ARCHITECTURE = "gpu.amd.com/gpu-architecture"
+AMD_MODEL = "gpu.amd.com/model"
+AGENT_ARCHITECTURE = "flexinfer.ai/gpu.arch"
+
+_AMD_FAMILIES = {
+    "amd.com/gpu.family.GC_11_0_0": "gfx1100",
+    "amd.com/gpu.family.GC_10_3_6": "gfx1036",
+}
+_AMD_MODELS = {"7900": "gfx1100"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GPUs:
+    """Be the GPUs of one node; `memory_mb` is per GPU and None when no label tells."""
+
+    vendor: Vendor
+    count: int
+    architecture: str = ""
+    product: str = ""
+    memory_mb: int | None = None
+
+
+def gpus_of(node: Node) -> tuple[GPUs, ...]:
+    """Return what the node can give to pods, one entry a vendor; none for a CPU node."""
+    return tuple(
+        _describe(vendor, count, node.metadata.labels)
+        for vendor in (Vendor.NVIDIA, Vendor.AMD)
+        if (count := _amount(node.status.allocatable.get(vendor.resource))) > 0
+    )
+
+
+def _amount(text: str | None) -> int:
+    try:
+        return int(Quantity.parse(text)) if text else 0
+    except ConfigurationError:
+        return 0  # a device plug-in that writes no quantity offers nothing that could be asked for
+
+
+def _describe(vendor: Vendor, count: int, labels: Mapping[str, str]) -> GPUs:
+    if vendor is Vendor.NVIDIA:
+        memory = labels.get(NVIDIA_MEMORY, "")
+        return GPUs(
+            vendor=vendor,
+            count=count,
+            architecture=_nvidia_architecture(labels),
+            product=labels.get(NVIDIA_PRODUCT, ""),
+            memory_mb=int(memory) if memory.isdecimal() else None,
+        )
+    return GPUs(
+        vendor=vendor,
+        count=count,
+        architecture=_amd_architecture(labels),
+        product=labels.get(AMD_MODEL, ""),
+    )
+
+
+def _nvidia_architecture(labels: Mapping[str, str]) -> str:
+    """Join major and minor (8 and 9 give `sm_89`); without both the agent's label decides."""
+    major, minor = labels.get(NVIDIA_MAJOR, ""), labels.get(NVIDIA_MINOR, "")
+    return f"sm_{major}{minor}" if major and minor else labels.get(AGENT_ARCHITECTURE, "")
+
+
+def _amd_architecture(labels: Mapping[str, str]) -> str:
+    if named := labels.get(AMD_ARCHITECTURE) or labels.get(AGENT_ARCHITECTURE):
+        return named
+    family = next((arch for label, arch in _AMD_FAMILIES.items() if label in labels), "")
+    model = labels.get(AMD_MODEL, "")
+    return family or next((arch for part, arch in _AMD_MODELS.items() if part in model), "")

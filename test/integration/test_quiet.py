@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nothing is sent when nothing changed: the API server's audit log is the witness."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flexinfer.envtest.eventually import eventually_sync
+from flexinfer.envtest.processes import ProcessError
+from hack.localcluster import local
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flexinfer.envtest.audit import AuditTrail
+    from flexinfer.envtest.controlplane import ControlPlane
+    from flexinfer.meta.envelope import Tree
+    from hack.localcluster.processes import ManagerProcess
+
+USER = f"system:serviceaccount:{local.NAMESPACE}:{local.SERVICE_ACCOUNT}"
+MODELS = "/apis/ai.flexinfer/v1alpha2/namespaces/default/models"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
+SERVICES = "/api/v1/namespaces/default/services"
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    with local.cluster() as running:
+        yield running
+
+
+@contextmanager
+def ready_model(plane: ControlPlane, name: str) -> Iterator[None]:
+    """A model that is Ready and whose manager has nothing left to do."""
+    spec = {
+        "backend": "llamacpp",
+        "source": "HF://ggml-org/models",
+        "serverless": {"enabled": False},
+    }
+    spec["config"] = {"ggufFile": "tiny.gguf"}
+    model = {"apiVersion": "ai.flexinfer/v1alpha2", "kind": "Model", "metadata": {"name": name}}
+    plane.admin.create(MODELS, {**model, "spec": spec})
+    try:
+        eventually_sync(lambda: condition(plane, name, "Ready")["status"] == "True", within=30)
+        yield
+    finally:
+        plane.admin.delete(f"{MODELS}/{name}")
+
+
+def condition(plane: ControlPlane, name: str, kind: str) -> Tree:
+    model = plane.admin.get(f"{MODELS}/{name}")
+    found: Tree = next(c for c in model["status"]["conditions"] if c["type"] == kind)
+    return found
+
+
+def reconciles(process: ManagerProcess) -> int:
+    """How many reconciles of models have ended, by the manager's own metric."""
+    text = process.metrics()
+    counts = re.findall(
+        r'controller_runtime_reconcile_total\{controller="model",result="\w+"\} ([\d.e+]+)', text
+    )
+    assert counts, text
+    return sum(int(float(count)) for count in counts)
+
+
+def reached(process: ManagerProcess, count: int) -> bool:
+    return reconciles(process) >= count
+
+
+def settle(plane: ControlPlane, process: ManagerProcess) -> None:
+    """Wait until a touch of every model is one reconcile each: all earlier events are through."""
+    for model in plane.admin.get(MODELS)["items"]:
+        name = model["metadata"]["name"]
+        eventually_sync(partial(one_touch_is_one_reconcile, plane, process, name), within=30)
+
+
+def one_touch_is_one_reconcile(plane: ControlPlane, process: ManagerProcess, name: str) -> bool:
+    before = reconciles(process)
+    touch(plane, name, f"settle-{before}")
+    eventually_sync(partial(reached, process, before + 1), within=10, every=0.01)
+    return reconciles(process) == before + 1
+
+
+def touch(plane: ControlPlane, name: str, value: str) -> None:
+    """Cause a reconcile that has nothing to do."""
+    plane.admin.merge(f"{MODELS}/{name}", {"metadata": {"annotations": {"touched": value}}})
+
+
+def writes(plane: ControlPlane, mark: int) -> AuditTrail:
+    return plane.audit(mark).by(USER).writes()
+
+
+def test_a_hundred_reconciles_of_an_unchanged_model_send_no_write(plane: ControlPlane) -> None:
+    with local.manager(plane) as process, ready_model(plane, "quiet"):
+        settle(plane, process)
+        mark, start = plane.audit_log.mark(), reconciles(process)
+        for number in range(100):
+            touch(plane, "quiet", str(number))
+            eventually_sync(partial(reached, process, start + number + 1), within=10, every=0.005)
+        assert reconciles(process) == start + 100
+        assert writes(plane, mark) == ()
+
+
+def test_a_restarted_manager_applies_each_child_at_most_once_and_changes_nothing(
+    plane: ControlPlane,
+) -> None:
+    with local.manager(plane) as process, ready_model(plane, "restarted"):
+        settle(plane, process)
+        before = versions(plane, "restarted")
+        mark = plane.audit_log.mark()
+        plane.processes.stop("manager")
+        with pytest.raises(ProcessError):
+            process.wait_ready(within=0.2)
+        process.start()
+        process.wait_ready()
+        eventually_sync(lambda: reconciles(process) >= 1, within=10)
+        settle(plane, process)
+        sent = writes(plane, mark)
+        for resource in ("deployments", "services"):
+            assert len(sent.of(resource, "").at("default", "restarted")) <= 1, sent
+        assert sent.of("models") == ()
+        after = versions(plane, "restarted")
+        assert after["deployment"] == before["deployment"]
+        assert after["service"] == before["service"]
+
+
+def versions(plane: ControlPlane, name: str) -> dict[str, str]:
+    return {
+        "deployment": plane.admin.get(f"{DEPLOYMENTS}/{name}")["metadata"]["resourceVersion"],
+        "service": plane.admin.get(f"{SERVICES}/{name}")["metadata"]["resourceVersion"],
+    }
+
+
+def test_a_foreign_write_to_an_owned_field_causes_exactly_one_apply(plane: ControlPlane) -> None:
+    with local.manager(plane) as process, ready_model(plane, "fought"):
+        settle(plane, process)
+        mark = plane.audit_log.mark()
+        plane.admin.merge(f"{DEPLOYMENTS}/fought", {"spec": {"replicas": 3}})
+        eventually_sync(
+            lambda: plane.admin.get(f"{DEPLOYMENTS}/fought")["spec"]["replicas"] == 1, within=10
+        )
+        eventually_sync(lambda: condition(plane, "fought", "Ready")["status"] == "True", within=30)
+        settle(plane, process)
+        assert len(writes(plane, mark).of("deployments")) == 1
+
+
+def test_a_foreign_write_to_an_unowned_field_causes_none(plane: ControlPlane) -> None:
+    with local.manager(plane) as process, ready_model(plane, "annotated"):
+        settle(plane, process)
+        mark, before = plane.audit_log.mark(), reconciles(process)
+        note = {"metadata": {"annotations": {"team": "search"}}, "spec": {"paused": False}}
+        plane.admin.merge(f"{DEPLOYMENTS}/annotated", note)
+        plane.admin.merge(f"{SERVICES}/annotated", {"spec": {"sessionAffinity": "ClientIP"}})
+        eventually_sync(lambda: reconciles(process) > before, within=10)
+        settle(plane, process)
+        assert writes(plane, mark) == ()
+        service = plane.admin.get(f"{SERVICES}/annotated")
+        assert service["spec"]["sessionAffinity"] == "ClientIP"

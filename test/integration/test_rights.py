@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manager's role is the least that works: without any one right, something says which."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from flexinfer.envtest.eventually import eventually_sync
+from hack.localcluster import local
+from hack.localcluster.expectations import ready_condition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flexinfer.envtest.controlplane import ControlPlane
+    from flexinfer.meta.envelope import Tree
+    from hack.localcluster.processes import ManagerProcess
+
+ROOT = Path(__file__).resolve().parents[2]
+ROLE = "/apis/rbac.authorization.k8s.io/v1/clusterroles/flexinfer-manager-role"
+MODELS = "/apis/ai.flexinfer/v1alpha2/namespaces/default/models"
+GENERATED: Tree = yaml.safe_load((ROOT / "config/rbac/role.yaml").read_text())
+RIGHTS = [
+    (group, resource, verb)
+    for rule in GENERATED["rules"]
+    for group in rule["apiGroups"]
+    for resource in rule["resources"]
+    for verb in rule["verbs"]
+]
+
+
+def without(group: str, resource: str, verb: str) -> list[Tree]:
+    """The generated rules, one right at a time, less this one."""
+    return [
+        {"apiGroups": [g], "resources": [r], "verbs": [v]}
+        for g, r, v in RIGHTS
+        if (g, r, v) != (group, resource, verb)
+    ]
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    with local.cluster() as running:
+        yield running
+
+
+def allowed(plane: ControlPlane, group: str, resource: str, verb: str) -> bool:
+    """What the API server's own authorizer says of the manager."""
+    plural, _, subresource = resource.partition("/")
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": f"system:serviceaccount:{local.NAMESPACE}:{local.SERVICE_ACCOUNT}",
+            "groups": ["system:serviceaccounts", "system:authenticated"],
+            "resourceAttributes": {
+                "group": group,
+                "resource": plural,
+                "subresource": subresource,
+                "verb": verb,
+            },
+        },
+    }
+    answer = plane.admin.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+    return bool(answer["status"]["allowed"])
+
+
+def complaints(plane: ControlPlane, process: ManagerProcess) -> str:
+    """All that says what is wrong: the probe, the model's condition, and the log."""
+    message = ""
+    for model in plane.admin.get(MODELS)["items"]:
+        message += ready_condition(model).get("message", "")
+    return "\n".join([process.probe("/readyz?verbose")[1], message, process.log.read_text()])
+
+
+@pytest.mark.parametrize(("group", "resource", "verb"), RIGHTS, ids=lambda part: part or "core")
+def test_without_a_right_something_names_it(
+    plane: ControlPlane, group: str, resource: str, verb: str
+) -> None:
+    plane.admin.merge(ROLE, {"rules": without(group, resource, verb)})
+    eventually_sync(lambda: not allowed(plane, group, resource, verb), within=10)
+    process = None
+    try:
+        with local.service_account(plane) as folder:
+            process = local.prepare(plane, folder)
+            process.log.unlink(missing_ok=True)
+            process.start("--log-format=json")
+            make_work(plane)
+            plural = resource.partition("/")[0]
+
+            def named() -> None:
+                text = complaints(plane, process)
+                lines = [line for line in text.splitlines() if plural in line and verb in line]
+                assert any("forbidden" in line.lower() for line in lines), text[-3000:]
+
+            eventually_sync(named, within=20, every=0.1)
+    finally:
+        plane.processes.stop("manager")
+        clear(plane)
+        plane.admin.merge(ROLE, {"rules": GENERATED["rules"]})
+        eventually_sync(lambda: allowed(plane, group, resource, verb), within=10)
+
+
+def make_work(plane: ControlPlane) -> None:
+    """A model that makes the manager use every right it has."""
+    plane.admin.create(
+        MODELS,
+        {
+            "apiVersion": "ai.flexinfer/v1alpha2",
+            "kind": "Model",
+            "metadata": {"name": "worker"},
+            "spec": {
+                "backend": "llamacpp",
+                "source": "HF://ggml-org/models",
+                "serverless": {"enabled": False},
+                "config": {"ggufFile": "tiny.gguf"},
+            },
+        },
+    )
+
+
+def clear(plane: ControlPlane) -> None:
+    """Remove the model, and wait until what it owned is gone too."""
+    plane.admin.delete(f"{MODELS}/worker")
+    deployments = "/apis/apps/v1/namespaces/default/deployments"
+    services = "/api/v1/namespaces/default/services"
+
+    def gone() -> None:
+        assert plane.admin.get(deployments)["items"] == []
+        names = [item["metadata"]["name"] for item in plane.admin.get(services)["items"]]
+        assert "worker" not in names
+
+    eventually_sync(gone, within=30)
+
+
+def test_the_role_has_no_wildcard() -> None:
+    words = [word for right in RIGHTS for word in right]
+    assert not [word for word in words if "*" in word]
+
+
+def test_with_all_rights_nothing_is_forbidden(plane: ControlPlane) -> None:
+    with local.manager(plane) as process:
+        make_work(plane)
+        try:
+            eventually_sync(
+                lambda: (
+                    ready_condition(plane.admin.get(f"{MODELS}/worker")).get("status") == "True"
+                ),
+                within=30,
+            )
+            assert "forbidden" not in complaints(plane, process).lower()
+        finally:
+            clear(plane)
+
+
+def test_the_generated_role_is_the_one_installed(plane: ControlPlane) -> None:
+    assert plane.admin.get(ROLE)["rules"] == GENERATED["rules"]
+    check = subprocess.run(
+        [str(Path(sys.executable).with_name("flexinfer")), "manifests", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert check.returncode == 0, check.stderr

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logging: what a line looks like, and what is not written."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import structlog
+from structlog import contextvars
+
+from flexinfer import log
+from flexinfer.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _restored_logging() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()
+    contextvars.clear_contextvars()
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_is_json_with_its_values_as_keys() -> None:
+    stream = io.StringIO()
+    log.configure(stream=stream)
+    log.get_logger("manager").info("serving metrics", port=8080)
+    (line,) = lines(stream)
+    assert line.pop("ts").endswith("Z")
+    assert line == {
+        "msg": "serving metrics",
+        "level": "info",
+        "logger": "manager",
+        "port": 8080,
+    }
+
+
+def test_lines_carry_the_context_of_the_reconcile() -> None:
+    stream = io.StringIO()
+    log.configure(stream=stream)
+    contextvars.bind_contextvars(controller="model", namespace="a", name="b", reconcile_id="1-2")
+    log.get_logger("x").info("applied")
+    (line,) = lines(stream)
+    assert (line["controller"], line["namespace"], line["name"], line["reconcile_id"]) == (
+        "model",
+        "a",
+        "b",
+        "1-2",
+    )
+
+
+def test_a_line_below_the_level_is_not_formatted() -> None:
+    class Unprintable:
+        def __str__(self) -> str:
+            raise AssertionError("formatted")
+
+    stream = io.StringIO()
+    log.configure(stream=stream, level="warning")
+    log.get_logger("x").info("ignored", value=Unprintable())
+    assert stream.getvalue() == ""
+
+
+def test_an_exception_is_one_line_with_its_traceback() -> None:
+    stream = io.StringIO()
+    log.configure(stream=stream)
+    try:
+        int("boom")
+    except ValueError:
+        log.get_logger("x").exception("reconcile failed")
+    (line,) = lines(stream)
+    assert line["level"] == "error"
+    assert line["exception"].endswith("with base 10: 'boom'")
+
+
+def test_console_lines_are_for_people() -> None:
+    stream = io.StringIO()
+    log.configure(stream=stream, form=log.LogFormat.CONSOLE)
+    log.get_logger("x").info("serving metrics", port=8080)
+    assert "serving metrics" in stream.getvalue()
+    assert "port=8080" in stream.getvalue()
+    assert not stream.getvalue().startswith("{")
+
+
+def test_auto_is_console_on_a_terminal() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    log.configure(stream=stream)
+    log.get_logger("x").info("hello")
+    assert "\x1b[" in stream.getvalue()
+
+
+def test_library_loggers_write_warnings_in_the_same_form() -> None:
+    stream = io.StringIO()
+    log.configure(stream=stream, level="debug")
+    logging.getLogger("aiohttp.access").info("GET / 200")
+    logging.getLogger("aiohttp.server").warning("unclosed %s", "thing")
+    (line,) = lines(stream)
+    assert (line["msg"], line["level"], line["logger"]) == (
+        "unclosed thing",
+        "warning",
+        "aiohttp.server",
+    )
+
+
+def test_an_unknown_level_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="log level 'loud' is unknown: use one of debug"):
+        log.configure(level="loud")

@@ -17,7 +17,7 @@ class Part(Model):
     """A part."""
 
     id: Annotated[str, Rule("self != 'x'", "x is | taken")] = Field(max_length=9, pattern="a|`")
-    """Name."""
+    """A."""
 
     weight: float = Field(default=0.5, gt=0, lt=9)
     """How heavy.
@@ -92,7 +92,7 @@ PAGE = reference_for(Widget, reasons={"Ready": {"Fine": "All is well.", "Broken"
         "| `spec` | object | required | What is wanted. |",
         "| `spec.mode` | `fast`, `slow` | `fast` | How \\| to work. |",
         "| `spec.parts` | list of object |  | What it is made of. At most 4 items. |",
-        "| `spec.parts[].id` | string | required | Name. At most 9 characters. Matches `` a\\|` ``. |",
+        "| `spec.parts[].id` | string | required | A. At most 9 characters. Matches `` a\\|` ``. |",
         "| `spec.parts[].weight` | number | `0.5` | How heavy.<br>In kilograms. > 0. < 9. |",
         "| `spec.labels` | map of string |  | Names of the widget. At most 3 entries. |",
         "| `spec.byName.<key>.weight` | number | `0.5` | How heavy.<br>In kilograms. > 0. < 9. |",

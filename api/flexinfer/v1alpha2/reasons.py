@@ -72,7 +72,7 @@ class LoadingSubstage(StrEnum):
     PREEMPTED = "Preempted"
 
 
-_BLOCKED = {
+_BLOCKED: Mapping[str, str] = {
     Reason.NO_MATCHING_NODES: "No Ready, schedulable node has the GPUs that the Model asks for",
     Reason.AMBIGUOUS_GPU_VENDOR: "Nodes of several GPU vendors fit: name one in spec.gpu.vendor",
     Reason.BACKEND_UNSUPPORTED: "The backend is unknown, or does not run on such hardware",

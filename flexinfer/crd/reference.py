@@ -178,8 +178,7 @@ def _codes(values: Iterable[str]) -> str:
 
 def _code(text: str) -> str:
     """Quote *text* as code in a table cell, whatever it holds."""
-    fence = "``" if "`" in text else "`"
-    return f"{fence}{_cell(text)}{fence}"
+    return f"`` {_cell(text)} ``" if "`" in text else f"`{_cell(text)}`"
 
 
 def _cell(text: str) -> str:

@@ -266,7 +266,7 @@ def test_defaults_apply_and_the_model_reads_them(plane: ControlPlane, namespace:
 
 
 def test_every_construct_takes_what_it_should(plane: ControlPlane, namespace: str) -> None:
-    spec = {
+    spec: Tree = {
         "gpu": {"vendor": "nvidia", "count": 8, "memory": 2**40},
         "serverless": {"idleTimeout": "1h30m"},
         "ports": [
@@ -341,9 +341,9 @@ def test_wrong_objects_are_refused_by_name(
 
 def test_an_immutable_field_stays(plane: ControlPlane, namespace: str) -> None:
     apply(plane, namespace, widget())
-    assert "spec.backend: Invalid value: backend is immutable" in refusal(
-        plane, namespace, widget(backend="ollama")
-    ).replace('"string": ', "")
+    said = refusal(plane, namespace, widget(backend="ollama"))
+    assert "spec.backend: " in said
+    assert "backend is immutable" in said
 
 
 def test_columns_print(plane: ControlPlane, namespace: str) -> None:
@@ -395,7 +395,9 @@ def test_explain_shows_the_texts(plane: ControlPlane, eventually_sync: Any) -> N
         assert "How long a start may take." in plane.kubectl(
             "explain", "wdg.spec.serverless.coldStartTimeout"
         )
-        assert "enum: auto, nvidia, amd" in plane.kubectl("explain", "wdg.spec.gpu.vendor")
+        vendor = plane.kubectl("explain", "wdg.spec.gpu.vendor")
+        assert "ENUM: auto nvidia amd" in " ".join(vendor.split())
+        assert "Who made the devices." in vendor
 
     # The OpenAPI document follows the definition within a second or so.
     eventually_sync(explained, within=30)

@@ -16,10 +16,8 @@ from flexinfer.meta.object import Model, Object
 class Part(Model):
     """A part."""
 
-    name: Annotated[str, Rule("self != 'x'", "x is | taken")] = Field(
-        max_length=9, pattern="^(a|`)$"
-    )
-    """Its name."""
+    id: Annotated[str, Rule("self != 'x'", "x is | taken")] = Field(max_length=9, pattern="a|`")
+    """A."""
 
     weight: float = Field(default=0.5, gt=0, lt=9)
     """How heavy.
@@ -94,8 +92,7 @@ PAGE = reference_for(Widget, reasons={"Ready": {"Fine": "All is well.", "Broken"
         "| `spec` | object | required | What is wanted. |",
         "| `spec.mode` | `fast`, `slow` | `fast` | How \\| to work. |",
         "| `spec.parts` | list of object |  | What it is made of. At most 4 items. |",
-        "| `spec.parts[].name` | string | required | Its name. At most 9 characters. "
-        "Matches ``^(a\\|`)$``. |",
+        "| `spec.parts[].id` | string | required | A. At most 9 characters. Matches `` a\\|` ``. |",
         "| `spec.parts[].weight` | number | `0.5` | How heavy.<br>In kilograms. > 0. < 9. |",
         "| `spec.labels` | map of string |  | Names of the widget. At most 3 entries. |",
         "| `spec.byName.<key>.weight` | number | `0.5` | How heavy.<br>In kilograms. > 0. < 9. |",
@@ -104,7 +101,7 @@ PAGE = reference_for(Widget, reasons={"Ready": {"Fine": "All is well.", "Broken"
         "| `spec.count` | integer (int32) | `0` | How many. ≥ 0. ≤ 5. |",
         "| `spec.enabled` | boolean | `true` | Whether to work. |",
         "| `(object)` | be fast | `self.spec.mode == 'fast'` |",
-        "| `spec.parts[].name` | x is \\| taken | `self != 'x'` |",
+        "| `spec.parts[].id` | x is \\| taken | `self != 'x'` |",
         "| Mode | `.spec.mode` | always | How it works. |",
         "| Count | `.spec.count` | with `-o wide` |  |",
         "| `Ready` | `Fine` | All is well. |",

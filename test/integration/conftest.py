@@ -85,13 +85,12 @@ class Models:
 
 
 @pytest.fixture(scope="session")
-def model_crd(control_plane: ControlPlane) -> Iterator[None]:
+def model_crd(control_plane: ControlPlane) -> None:
     """Install the Model's CRD; it stays until the control plane goes."""
     crd = crd_for(Model)
     path = f"{CRDS}/{crd['metadata']['name']}"
     control_plane.admin.apply(path, crd)
     control_plane.kubectl("wait", "--for=condition=Established", f"crd/{path.rpartition('/')[2]}")
-    yield
 
 
 @pytest.fixture

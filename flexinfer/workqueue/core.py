@@ -243,7 +243,6 @@ class QueueState(Generic[K]):
         self._records = dict(self._processing)
         for record in self._records.values():
             record.phase = PROCESSING
-            record.entry = 0
         self._metrics.dropped()
 
     def _merge(self, record: Record[K], now: float, due: float, priority: int) -> None:

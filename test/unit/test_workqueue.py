@@ -190,8 +190,9 @@ def test_an_agenda_counts_only_its_valid_entries() -> None:
     assert len(agenda) == 2
     assert agenda.first() == 1
     assert len(agenda) == 2
-    assert agenda.pop() is records[1]
-    assert len(agenda) == 1
+    agenda.discard(records[1])
+    assert agenda.pop() is records[2]
+    assert len(agenda) == len(agenda._heap) == 0
 
 
 # --- priorities -----------------------------------------------------------------------------
@@ -236,6 +237,16 @@ async def test_a_raise_keeps_the_time_that_a_key_has_waited() -> None:
     queue.add("b")
     queue.add("a")
     assert await drain(queue) == ["a", "b"]
+
+
+async def test_a_delayed_key_takes_the_higher_priority_and_keeps_its_delay() -> None:
+    clock = Clock()
+    queue = make_queue(clock)
+    queue.add_after("a", 5, priority=LOW_PRIORITY)
+    queue.add_after("a", 9, priority=3)
+    assert len(queue) == 0
+    clock.now += 5
+    assert await queue.get() == ("a", 3)
 
 
 # --- waiting and waking ---------------------------------------------------------------------

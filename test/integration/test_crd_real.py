@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flexinfer.envtest.controlplane import ControlPlane
-
     from flexinfer.meta.envelope import Tree
 
 

@@ -32,12 +32,12 @@ def test_the_committed_files_are_fresh() -> None:
 
 
 def test_the_command_writes_finds_all_fresh_and_notices_drift(tmp_path: Path) -> None:
-    folders = {"output": tmp_path / "config", "reference": tmp_path / "docs/reference"}
-    assert manifests(**folders, check=True) == MISUSED
-    assert manifests(**folders) == FRESH
-    assert manifests(**folders, check=True) == FRESH
-    (folders["reference"] / "model.md").write_text("changed by hand\n")
-    assert manifests(**folders, check=True) == DRIFTED
+    config, reference = tmp_path / "config", tmp_path / "docs/reference"
+    assert manifests(output=config, reference=reference, check=True) == MISUSED
+    assert manifests(output=config, reference=reference) == FRESH
+    assert manifests(output=config, reference=reference, check=True) == FRESH
+    (reference / "model.md").write_text("changed by hand\n")
+    assert manifests(output=config, reference=reference, check=True) == DRIFTED
 
 
 @pytest.mark.parametrize("kind", [Model])

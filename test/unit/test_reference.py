@@ -31,7 +31,7 @@ class Spec(Model):
     mode: Literal["fast", "slow"] = "fast"
     """How | to work."""
 
-    parts: tuple[Part, ...] = Field(default=(), max_length=4)
+    part: tuple[Part, ...] = Field(default=(), max_length=4)
     """What it is made of."""
 
     labels: dict[str, str] = Field(default_factory=dict, max_length=3)
@@ -102,9 +102,9 @@ PAGE = reference_for(Widget, reasons={"Ready": {"Fine": "All is well.", "Broken"
         "| selectable fields | `.spec.mode` |",
         "| `spec` | object | required | What is wanted. |",
         "| `spec.mode` | `fast`, `slow` | `fast` | How \\| to work. |",
-        "| `spec.parts` | list of object |  | What it is made of. Items: at most 4. |",
-        "| `spec.parts[].id` | string | required | A. Characters: at most 9. Matches `` a\\|` ``. |",
-        "| `spec.parts[].weight` | number | `0.5` | How heavy.<br>In kilograms. > 0. < 9. |",
+        "| `spec.part` | list of object |  | What it is made of. Items: at most 4. |",
+        "| `spec.part[].id` | string | required | A. Characters: at most 9. Matches `` a\\|` ``. |",
+        "| `spec.part[].weight` | number | `0.5` | How heavy.<br>In kilograms. > 0. < 9. |",
         "| `spec.labels` | map of string |  | Names of the widget. Entries: at most 3. |",
         "| `spec.byName.<key>.weight` | number | `0.5` | How heavy.<br>In kilograms. > 0. < 9. |",
         "| `spec.port` | integer or string | required | Where to listen. |",
@@ -115,7 +115,7 @@ PAGE = reference_for(Widget, reasons={"Ready": {"Fine": "All is well.", "Broken"
         "| `spec.sizes` | map of quantity |  | How large. |",
         "| `spec.enabled` | boolean | `true` | Whether to work. |",
         "| `(object)` | be fast | `self.spec.mode == 'fast'` |",
-        "| `spec.parts[].id` | x is \\| taken | `self != 'x'` |",
+        "| `spec.part[].id` | x is \\| taken | `self != 'x'` |",
         "| Mode | `.spec.mode` | always | How it works. |",
         "| Count | `.spec.count` | with `-o wide` |  |",
         "| `Ready` | `Fine` | All is well. |",

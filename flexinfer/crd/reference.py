@@ -23,13 +23,13 @@ _LIMITS = (
     ("maximum", "exclusiveMaximum", "≤ {}", "< {}"),
 )
 _SIZES = (
-    ("minLength", "at least {} characters"),
-    ("maxLength", "at most {} characters"),
-    ("minItems", "at least {} items"),
-    ("maxItems", "at most {} items"),
-    ("minProperties", "at least {} entries"),
-    ("maxProperties", "at most {} entries"),
-    ("pattern", "matches `{}`"),
+    ("minLength", "At least {} characters"),
+    ("maxLength", "At most {} characters"),
+    ("minItems", "At least {} items"),
+    ("maxItems", "At most {} items"),
+    ("minProperties", "At least {} entries"),
+    ("maxProperties", "At most {} entries"),
+    ("pattern", "Matches {}"),
 )
 
 
@@ -116,7 +116,7 @@ def _limits(schema: Tree) -> Iterator[str]:
             yield (beyond if schema.get(exclusive) else at).format(schema[bound])
     for key, text in _SIZES:
         if key in schema:
-            yield text.format(_cell(str(schema[key])))
+            yield text.format(_code(schema[key]) if key == "pattern" else schema[key])
 
 
 def _rules(schema: Tree) -> str:
@@ -178,8 +178,7 @@ def _codes(values: Iterable[str]) -> str:
 
 def _code(text: str) -> str:
     """Quote *text* as code in a table cell, whatever it holds."""
-    fence = "``" if "`" in text else "`"
-    return f"{fence}{_cell(text)}{fence}"
+    return f"`` {_cell(text)} ``" if "`" in text else f"`{_cell(text)}`"
 
 
 def _cell(text: str) -> str:

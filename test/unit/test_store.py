@@ -200,7 +200,7 @@ def test_c39_a_model_from_the_store_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
         model.spec.size = 2  # type: ignore[misc]  # the point of the test
     with pytest.raises(AttributeError):
-        model.metadata.name = "other"
+        model.metadata.name = "other"  # type: ignore[misc]  # the point of the test
     with pytest.raises(TypeError, match="shared and frozen"):
         model.metadata.labels["color"] = "blue"
     with pytest.raises(TypeError, match="shared and frozen"):

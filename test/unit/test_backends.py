@@ -224,6 +224,14 @@ def test_a_variable_of_the_manager_replaces_the_default(
     assert backend(name).image(accelerator, {variable: " "}) != ""
 
 
+@pytest.mark.parametrize("found", BACKENDS, ids=lambda found: found.name)
+def test_whatever_a_backend_supports_has_a_default_image(found: Backend) -> None:
+    for vendor in found.vendors:
+        for architecture in ("", "sm_52", "sm_90", "gfx906", "gfx1100", "gfx942"):
+            hardware = Accelerator(vendor=vendor, count=1, architecture=architecture)
+            assert found.image(hardware, {})
+
+
 def test_no_default_image_is_private() -> None:
     hosts = {"vllm", "rocm", "ollama", "ghcr.io"}
     images = {rule.image for found in BACKENDS for rule in found.images if rule.image}

@@ -95,6 +95,15 @@ def test_two_vendors_are_ambiguous_until_one_is_named() -> None:
     assert isinstance(decide(model(GPU | {"gpu": {"vendor": "amd"}}), both, {}), Plan)
 
 
+def test_hardware_without_a_build_is_named() -> None:
+    labels = {"nvidia.com/gpu.compute.major": "5", "nvidia.com/gpu.compute.minor": "2"}
+    maxwell = gpu_node().model_copy(update={"metadata": meta_from({"labels": labels})})
+    found = decide(model(GPU), [maxwell], {})
+    assert isinstance(found, Blocked)
+    assert found.reason is Reason.BACKEND_UNSUPPORTED
+    assert "vllm does not run on nvidia GPUs of architecture sm_52" in found.message
+
+
 def test_the_spec_says_what_has_no_effect() -> None:
     spec = CPU | {
         "config": {"ggufFile": "m.gguf", "contextSise": 1},

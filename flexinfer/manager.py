@@ -32,7 +32,9 @@ from flexinfer import log
 from flexinfer.cache.client import CacheClient
 from flexinfer.cache.informer import InformerOptions
 from flexinfer.cache.informers import Informers
+from flexinfer.cache.timing import Timing
 from flexinfer.client.direct import DirectClient
+from flexinfer.client.transport import TIMEOUT
 from flexinfer.controller import Controller, ControllerOptions, innermost
 from flexinfer.errors import ConfigurationError, FlexInferError
 from flexinfer.healthz import Checks
@@ -76,7 +78,8 @@ class ManagerOptions:
     `metrics_address` and `probe_address` are `host:port`, `:port`, or `0` for off. `grace` is
     how many seconds running reconciles have at the stop before they are cancelled;
     `cache_sync_timeout` how many all informers together have at the start. `controller` holds
-    the defaults of all controllers. `signals` begin the stop; leave them empty when the process
+    the defaults of all controllers, `timing` the waits of all informers. `request_timeout` is the
+    deadline of each request in seconds. `signals` begin the stop; leave them empty when the process
     has another owner.
     """
 
@@ -85,6 +88,8 @@ class ManagerOptions:
     grace: float = 30.0
     cache_sync_timeout: float = 120.0
     controller: ControllerOptions = field(default_factory=ControllerOptions)
+    timing: Timing = field(default_factory=Timing)
+    request_timeout: float = TIMEOUT
     signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
 
     def __post_init__(self) -> None:
@@ -128,8 +133,11 @@ class Manager:
     ) -> None:
         self.options = options or ManagerOptions()
         self.registry = registry
-        self.informers = Informers(transport, options=InformerOptions(registry=registry))
-        self.client = CacheClient(self.informers, DirectClient(transport))
+        self.informers = Informers(
+            transport, options=InformerOptions(timing=self.options.timing, registry=registry)
+        )
+        direct = DirectClient(transport, timeout=self.options.request_timeout)
+        self.client = CacheClient(self.informers, direct)
         self.healthz = Checks("healthz")
         self.readyz = Checks("readyz")
         self.metrics_port: int | None = None

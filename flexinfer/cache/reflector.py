@@ -19,7 +19,14 @@ import structlog
 
 from flexinfer.cache.timing import Backoff, Burst, TimeSlice
 from flexinfer.cache.trouble import ShortWatchError, error_of, explain, reason, voids_position
-from flexinfer.errors import ApiError, DecodeError, ExpiredError, FlexInferError, TransportError
+from flexinfer.errors import (
+    ApiError,
+    DeadlineError,
+    DecodeError,
+    ExpiredError,
+    FlexInferError,
+    TransportError,
+)
 from flexinfer.meta.envelope import decode_event, decode_list
 
 if TYPE_CHECKING:
@@ -130,6 +137,8 @@ class Reflector:
         self._watch_reason = ""
         self._relisted_at_once = False
         self._has_hole = False
+        self._has_bookmarks = False
+        self._patience = timing.idle_timeout
 
     async def run(self) -> None:
         """List and watch until cancelled.
@@ -211,17 +220,15 @@ class Reflector:
         if self._watch_reason:
             self._metrics.watch_restarted(self._watch_reason)
         try:
-            # Whether bookmarks come is the server's choice: until one did, silence says nothing
-            # before the watch is over.
             opened = self._transport.stream(
                 self._selection.path,
                 params=params,
-                idle_timeout=seconds + timing.idle_grace,
+                idle_timeout=min(self._patience, seconds + timing.idle_grace),
                 open_timeout=timing.open_timeout,
             )
             async with opened as lines:
                 self.trouble = None
-                await self._read(lines)
+                await self._read_patiently(lines)
         finally:
             is_short = timing.clock() - started < timing.short_watch
             told_nothing = self._has_hole or self._revision == start_revision
@@ -232,6 +239,16 @@ class Reflector:
         self._watch_reason = "closed"
         if is_short and told_nothing:
             raise ShortWatchError("the server closed the watch at once")
+
+    async def _read_patiently(self, lines: LineSource) -> None:
+        try:
+            await self._read(lines)
+        except DeadlineError:
+            # Whether bookmarks come is the server's choice. While none ever did, silence may be
+            # no sign of anything, so the next stream is given longer, up to its whole time.
+            if not self._has_bookmarks:
+                self._patience *= 2
+            raise
 
     async def _read(self, lines: LineSource) -> None:
         while batch := await lines.batch():
@@ -247,7 +264,8 @@ class Reflector:
                     if event_type:
                         self._metrics.event(event_type).inc(count)
             if "BOOKMARK" in counts:
-                lines.idle_timeout = self._timing.idle_timeout
+                self._has_bookmarks = True
+                self._patience = lines.idle_timeout = self._timing.idle_timeout
             self._heard()
 
     def _take(self, line: Line) -> str:

@@ -33,9 +33,9 @@ class Timing:
     watch_timeout: float = 300.0
     """A watch lasts between this and twice this."""
     idle_timeout: float = 90.0
-    """Silence after which a stream that has sent a bookmark is taken for dead."""
+    """Silence after which a stream is taken for dead; doubled each time while no bookmark came."""
     idle_grace: float = 5.0
-    """How much longer than its own timeout a stream without bookmarks may be silent."""
+    """How much longer than its own timeout a stream may be silent at most."""
     short_watch: float = 1.0
     """A watch that ends sooner, and told nothing, counts as a failure."""
     backoff_first: float = 0.8

@@ -172,7 +172,7 @@ class Transport:
                 response.content, str(call), idle_timeout=idle_timeout, splitter=splitter
             )
         finally:
-            response.close()
+            exchange.drop(response)
 
     async def _open(
         self, call: Call, retry: RetryPolicy | None, seconds: float

@@ -544,17 +544,34 @@ async def test_c33_a_bookmark_moves_the_position_and_reaches_no_handler() -> Non
     rig.api.put("a")
     async with rig.running():
         await rig.watching()
-        watch = rig.api.watches[0]
-        assert watch.idle_timeout == 305.0
         rig.api.revision = 900
         rig.api.bookmark()
-        await rig.until(lambda: watch.idle_timeout == 90.0)
+        await rig.until(lambda: rig.metric("events_total", type="BOOKMARK") == 1)
         rig.api.compact()
         rig.api.cut()
         await rig.watching(2)
     assert rig.api.asked[-1].params["resourceVersion"] == "900"
     assert rig.count("LIST") == 1
     assert rig.heard() == ["=a"]
+
+
+async def test_c15_silence_is_borne_for_longer_while_no_bookmark_ever_came() -> None:
+    rig = Rig()
+    silent = DeadlineError("silent")
+    async with rig.running():
+        for number, expected in enumerate((90.0, 180.0, 305.0), start=1):
+            await rig.watching(number)
+            (watch,) = rig.api.watches
+            assert watch.idle_timeout == expected
+            rig.api.cut(silent)
+        await rig.watching(4)
+        rig.api.bookmark()
+        (watch,) = rig.api.watches
+        await rig.until(lambda: watch.idle_timeout == 90.0)
+        rig.api.cut(silent)
+        await rig.watching(5)
+        assert rig.api.watches[0].idle_timeout == 90.0
+    assert rig.count("LIST") == 1
 
 
 async def test_c29_objects_enter_and_leave_a_selector() -> None:

@@ -86,7 +86,7 @@ class WatchEditor:
             group.start_soon(_take_in, lines, inlet, seconds)
             async with outlet:
                 async for due, line in outlet:
-                    await anyio.sleep(due - time.monotonic())
+                    await anyio.sleep(max(0.0, due - time.monotonic()))
                     await self._pass(line)
 
     async def _pass(self, line: bytes) -> None:

@@ -2,8 +2,9 @@
 """LIST, then WATCH from where the list ended, for as long as the process lives.
 
 The resourceVersion of the last event is kept over every failure except those that say it is of
-no use any more (410, a kind that is gone); then everything is listed again, and what is missing
-from the list is reported as gone. Lists are always consistent ones: resourceVersion unset.
+no use any more (410, a kind that is gone, two watches in a row that told nothing at all); then
+everything is listed again, and what is missing from the list is reported as gone. Lists are
+always consistent ones: resourceVersion unset.
 
 A line that cannot be read, or is too long, is skipped and counted. It may have been any object's
 last event, so when that watch ends, a list fills the hole.
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from flexinfer.cache.own_writes import compare
 from flexinfer.cache.timing import Backoff, Burst, TimeSlice
 from flexinfer.cache.trouble import ShortWatchError, error_of, explain, reason, voids_position
 from flexinfer.errors import (
@@ -87,8 +89,11 @@ class ListWatchTransport(Protocol):
 class Sink(Protocol):
     """Be told what the server holds."""
 
-    def begin_list(self) -> None:
-        """Hear that a list begins, maybe anew after one that was broken off."""
+    def begin_list(self, *, went_back: bool) -> None:
+        """Hear that a list begins, maybe anew after one that was broken off.
+
+        With *went_back* the server has an earlier state than it had: all it says is news.
+        """
 
     def listed(self, item: StoredObject) -> None:
         """Take one object of the list."""
@@ -139,6 +144,8 @@ class Reflector:
         self._has_hole = False
         self._has_bookmarks = False
         self._patience = timing.idle_timeout
+        self._silences = 0
+        self._left_at = ""
 
     async def run(self) -> None:
         """List and watch until cancelled.
@@ -158,10 +165,11 @@ class Reflector:
 
     async def _list(self) -> None:
         started = self._timing.clock()
-        self._sink.begin_list()
         token, items, unreadable = "", 0, 0
         while True:
             page = await self._get_page(token)
+            if not token:
+                self._sink.begin_list(went_back=compare(page.resource_version, self._left_at) == -1)
             for item in page.items:
                 await self._slice.pause_if_over()
                 if _is_readable(item):
@@ -248,6 +256,11 @@ class Reflector:
             # no sign of anything, so the next stream is given longer, up to its whole time.
             if not self._has_bookmarks:
                 self._patience *= 2
+            self._silences += 1
+            if self._silences > 1:
+                # One dead connection is no reason to list. But a server that was restored from a
+                # backup says nothing, without an error, to a watch that begins in its future.
+                self._must_list("silent")
             raise
 
     async def _read(self, lines: LineSource) -> None:
@@ -322,10 +335,11 @@ class Reflector:
 
     def _must_list(self, why: str) -> None:
         if self._revision:
-            self._revision = ""
+            self._left_at, self._revision = self._revision, ""
             self._list_reason = why
 
     def _heard(self) -> None:
+        self._silences = 0
         self.heard_at = self._timing.clock()
         self.trouble = None
         self._metrics.last_event.set(time.time())

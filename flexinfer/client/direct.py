@@ -83,8 +83,14 @@ class DirectClient:
         return [kind.decode(item) for item in stored]
 
     async def create(self, resource: Resource, intent: Tree, *, field_manager: str) -> StoredObject:
-        """Create an object; raise AlreadyExistsError when the name is taken."""
-        namespace = intent.get("metadata", {}).get("namespace", "")
+        """Create an object; raise AlreadyExistsError when the name is taken.
+
+        When the connection is lost before the answer, an object with a name of its own is sent
+        again: then AlreadyExistsError may mean that the first try made it. One with a
+        `generateName` is not, since it could be made twice.
+        """
+        metadata = intent.get("metadata", {})
+        namespace = metadata.get("namespace", "")
         _check_scope(resource, namespace)
         answer = await self._transport.request(
             "POST",
@@ -92,6 +98,7 @@ class DirectClient:
             params=_write_params(field_manager),
             body=encode(_typed(resource, intent)),
             timeout=self._timeout,
+            idempotent=bool(metadata.get("name")),
         )
         return decode_object(answer)
 

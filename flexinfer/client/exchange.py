@@ -43,13 +43,17 @@ class Content(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Be one request as it is sent, maybe more than once; `path` is quoted already."""
+    """Be one request as it is sent, maybe more than once; `path` is quoted already.
+
+    `idempotent` is what the caller knows of a request whose method does not say so.
+    """
 
     method: str
     path: str
     params: Mapping[str, str]
     accept: str = JSON
     content: Content | None = None
+    idempotent: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a path that would change the host."""
@@ -63,7 +67,7 @@ class Call:
     def repeatable(self) -> bool:
         """Tell whether sending it twice does what sending it once does."""
         apply = self.content is not None and self.content.type == APPLY
-        return self.method in _IDEMPOTENT or apply
+        return self.method in _IDEMPOTENT or apply or self.idempotent
 
     def url(self, server: str) -> URL:
         """Return where to send it, encoded here and by nobody after."""

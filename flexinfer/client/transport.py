@@ -10,9 +10,11 @@ What happens inside one call, all of it within its deadline:
 | loses the connection before it answers | tries at once, if the call can be repeated |
 | anything else that is no success | raises its error |
 
-A call can be repeated when its method is idempotent or when it is a server-side apply; a POST or
-another PATCH never is. Watches have a pool of their own, so that any number of them leaves the
-requests their connections. Neither bodies nor tokens are logged or put into errors.
+A call can be repeated when its method is idempotent, when it is a server-side apply, or when its
+caller says so, as for a POST that names its object; no other POST or PATCH is. Nor is a watch:
+whoever watches comes back by himself. Watches have a pool of their own, so that any number of
+them leaves the requests their connections. Neither bodies nor tokens are logged or put into
+errors.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 import math
 import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
@@ -128,17 +131,19 @@ class Transport:
         accept: str = JSON,
         timeout: float = TIMEOUT,  # noqa: ASYNC109 - it spans the tries and names the error
         retry: RetryPolicy | None = None,
+        idempotent: bool = False,
     ) -> bytes:
         """Return the body of a successful answer.
 
         *timeout* is in seconds and covers everything: waiting for a connection, every try, the
         waits between them, the body. *path* is sent as it is, so it must be quoted already;
-        *params* are quoted here. Raises the ApiError of the answer, TransportError when none came
-        or it was cut, DeadlineError when it did not come in time.
+        *params* are quoted here. *idempotent* says that a POST or PATCH may be sent again when the
+        connection was lost before its answer. Raises the ApiError of the answer, TransportError
+        when none came or it was cut, DeadlineError when it did not come in time.
         """
         _check_seconds("timeout", timeout)
         content = None if body is None else Content(body, content_type)
-        call = Call(method, path, params or {}, accept, content)
+        call = Call(method, path, params or {}, accept, content, idempotent)
         with anyio.move_on_after(timeout):
             return await self._persist(call, retry, self._fetch)
         raise DeadlineError(f"{call}: no answer within {timeout:g} s")
@@ -177,8 +182,9 @@ class Transport:
     async def _open(
         self, call: Call, retry: RetryPolicy | None, seconds: float
     ) -> aiohttp.ClientResponse:
+        policy = replace(retry or self._retry, resets=0)
         with anyio.move_on_after(seconds):
-            return await self._persist(call, retry, self._begin)
+            return await self._persist(call, policy, self._begin)
         raise DeadlineError(f"{call}: not open within {seconds:g} s")
 
     async def _persist(

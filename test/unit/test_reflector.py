@@ -447,7 +447,7 @@ async def test_c20_a_restored_server_is_followed_to_its_older_state() -> None:
         rig.api.faults.append(ExpiredError("too old"))
         rig.api.cut()
         await rig.equal()
-    assert rig.heard() == ["=a", "~a", "+b", "~a", "?b"]
+    assert rig.heard() == ["=a", "~a", "+b", "?a", "+a", "?b"]
 
 
 async def test_c30_retry_after_is_the_least_wait() -> None:
@@ -564,6 +564,7 @@ async def test_c15_silence_is_borne_for_longer_while_no_bookmark_ever_came() -> 
             (watch,) = rig.api.watches
             assert watch.idle_timeout == expected
             rig.api.cut(silent)
+        assert rig.count("LIST") == number - 1, "one silence is no reason to list, two are"
         await rig.watching(4)
         rig.api.bookmark()
         (watch,) = rig.api.watches
@@ -571,7 +572,28 @@ async def test_c15_silence_is_borne_for_longer_while_no_bookmark_ever_came() -> 
         rig.api.cut(silent)
         await rig.watching(5)
         assert rig.api.watches[0].idle_timeout == 90.0
-    assert rig.count("LIST") == 1
+    assert rig.count("LIST") == 2
+
+
+async def test_c20_a_version_that_is_given_out_again_is_news() -> None:
+    rig = Rig()
+    rig.api.put("a", size=1)
+    async with rig.running():
+        await rig.watching()
+        past, revision = dict(rig.api.objects), rig.api.revision
+        lost = rig.api.put("a", size=2)
+        await rig.until(lambda: len(rig.events) == 2)
+        rig.api.restore(past, revision)
+        again = rig.api.put("a", size=3)
+        assert again.meta.resource_version == lost.meta.resource_version
+        rig.api.put("b")
+        rig.api.restore(rig.api.objects, revision)
+        rig.api.faults.append(ExpiredError("too old"))
+        rig.api.cut()
+        await rig.until(lambda: len(rig.events) == 5)
+        (item,) = (i for i in rig.informer.list() if i.meta.name == "a")
+        assert item.body == again.body
+    assert rig.heard() == ["=a", "~a", "?a", "+a", "+b"]
 
 
 async def test_c29_objects_enter_and_leave_a_selector() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import anyio
@@ -88,7 +88,7 @@ class Watched:
     registry: CollectorRegistry
     proxy: FaultProxy
     path: str
-    began: float = field(default_factory=time.monotonic)
+    began: float
 
     @property
     def traffic(self) -> Traffic:
@@ -162,8 +162,11 @@ class Case:
             async with anyio.create_task_group() as group:
                 await group.start(informers.run)
                 await informer.wait_synced(30)
-                watched = Watched(informer, heard, transport, registry, self.proxy, self.path())
+                watched = Watched(
+                    informer, heard, transport, registry, self.proxy, self.path(), began=0.0
+                )
                 await eventually(watched.is_watching)
+                watched = replace(watched, began=time.monotonic())
                 before = Footprint.take(self.proxy)
                 yield watched
                 self.proxy.heal()
@@ -217,7 +220,13 @@ class Case:
 
     @asynccontextmanager
     async def managing(
-        self, *, timing: Timing = TENTH, request_timeout: float = 3.0, workers: int = 1
+        self,
+        *,
+        credentials: Credentials | None = None,
+        timing: Timing = TENTH,
+        request_timeout: float = 3.0,
+        cache_sync_timeout: float = 60.0,
+        workers: int = 1,
     ) -> AsyncIterator[Manager]:
         """Give a manager behind the proxy, to be run with `running`."""
         options = ManagerOptions(
@@ -227,9 +236,10 @@ class Case:
             controller=ControllerOptions(workers=workers),
             timing=timing,
             request_timeout=request_timeout,
+            cache_sync_timeout=cache_sync_timeout,
             signals=(),
         )
-        async with self.transport() as transport:
+        async with self.transport(credentials=credentials) as transport:
             yield Manager(transport, options=options, registry=CollectorRegistry())
 
 

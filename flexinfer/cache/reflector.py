@@ -227,6 +227,7 @@ class Reflector:
         }
         if self._watch_reason:
             self._metrics.watch_restarted(self._watch_reason)
+        was_open = False
         try:
             opened = self._transport.stream(
                 self._selection.path,
@@ -235,11 +236,15 @@ class Reflector:
                 open_timeout=timing.open_timeout,
             )
             async with opened as lines:
-                self.trouble = None
+                was_open, self.trouble = True, None
                 await self._read_patiently(lines)
         finally:
             is_short = timing.clock() - started < timing.short_watch
             told_nothing = self._has_hole or self._revision == start_revision
+            if was_open and not (is_short and told_nothing):
+                # However it ended, it was of use: a connection that is cut each minute is no
+                # reason to be deaf for the next one.
+                self._backoff.reset()
             if not is_short:
                 self._relisted_at_once = False
             if self._has_hole:

@@ -665,15 +665,27 @@ async def test_c41_a_big_list_lets_others_run() -> None:
     assert turns > 30
 
 
-def test_backoff_doubles_up_to_its_cap_and_starts_over_after_a_healthy_while() -> None:
-    clock = ManualClock()
-    backoff = Backoff(Timing(clock=clock, random=lambda: 0.5))
+async def test_c22_a_watch_that_is_cut_again_and_again_is_resumed_soon_each_time() -> None:
+    rig = Rig()
+    async with rig.running():
+        for number in range(1, 6):
+            await rig.watching(number)
+            rig.api.put("a", round=number)
+            await rig.until(lambda: len(rig.events) == number)  # noqa: B023
+            before = rig.clock.now
+            rig.api.cut()
+            await rig.until(lambda: not rig.api.watches)
+            await rig.watching(number + 1)
+            assert rig.clock.now - before == pytest.approx(0.8)
+    assert rig.count("LIST") == 1
+
+
+def test_backoff_doubles_up_to_its_cap_and_starts_over_once_something_worked() -> None:
+    backoff = Backoff(Timing(random=lambda: 0.5))
     delays = [backoff.next_delay() for _ in range(8)]
     assert delays == pytest.approx([1.2, 2.4, 4.8, 9.6, 19.2, 38.4, 45.0, 45.0])
     assert backoff.next_delay(at_least=60.0) == pytest.approx(75.0)
-    clock.now += 75.0 + 119.0
-    assert backoff.next_delay() == pytest.approx(45.0)
-    clock.now += 45.0 + 120.0
+    backoff.reset()
     assert backoff.next_delay() == pytest.approx(1.2)
 
 

@@ -7,6 +7,7 @@ the real ones.
 
 from __future__ import annotations
 
+import itertools
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from flexinfer.cache.informers import Informers
 from flexinfer.cache.timing import Timing
 from flexinfer.client.auth import StaticCredentials
 from flexinfer.client.direct import DirectClient
+from flexinfer.client.protocol import Patch
 from flexinfer.client.retry import RetryPolicy
 from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
@@ -132,6 +134,7 @@ class Case:
         credentials: Credentials | None = None,
         retry: RetryPolicy = RETRY_TENTH,
         max_connections: int = 100,
+        observe_wait: Callable[[str, float], None] | None = None,
     ) -> AsyncIterator[Transport]:
         """Give a transport through the proxy, as administrator unless *credentials* are given."""
         credentials = credentials or StaticCredentials(
@@ -140,7 +143,10 @@ class Case:
             context=client_context(self.proxy.ca_pem),
         )
         async with Transport(
-            credentials, retry=retry, max_connections=max_connections
+            credentials,
+            retry=retry,
+            max_connections=max_connections,
+            observe_wait=observe_wait,
         ) as transport:
             yield transport
 
@@ -196,6 +202,21 @@ class Case:
             await client.apply(ConfigMap.resource, intent, field_manager="case")
 
         await self._each(apply, names)
+
+    async def touch(self, names: Iterable[str]) -> None:
+        """Change ConfigMaps that are there, in some order, as fast as it goes."""
+        numbers = itertools.count()
+
+        async def patch(client: DirectClient, name: str) -> None:
+            await client.patch(
+                ConfigMap.resource,
+                NamespacedName(self.namespace, name),
+                {"data": {"number": str(next(numbers))}},
+                content_type=Patch.MERGE,
+                field_manager="case",
+            )
+
+        await self._each(patch, names)
 
     async def delete(self, names: Iterable[str]) -> None:
         """Delete ConfigMaps past the proxy, several at a time."""

@@ -70,17 +70,19 @@ class RequestObserver(Protocol):
 class Transport:
     """Speak to one API server; use as an async context manager, in one event loop.
 
-    *observe* is called once per try. *max_connections* bounds the requests at one time: further
-    ones wait for a connection within their deadline. *sleep* is how the transport waits between
-    tries.
+    *observe* is called once per try, *observe_wait* once per try of a request with its method and
+    the seconds that it waited for a connection. *max_connections* bounds the requests at one
+    time: further ones wait for a connection within their deadline. *sleep* is how the transport
+    waits between tries.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one place, the rest optional and by keyword
         self,
         credentials: Credentials,
         *,
         user_agent: str = "",
         observe: RequestObserver | None = None,
+        observe_wait: Callable[[str, float], None] | None = None,
         retry: RetryPolicy | None = None,
         max_connections: int = 100,
         sleep: Callable[[float], Awaitable[object]] = anyio.sleep,
@@ -92,6 +94,7 @@ class Transport:
         self._credentials = credentials
         self._user_agent = user_agent or default_user_agent()
         self._observe = observe
+        self._observe_wait = observe_wait
         self._retry = retry or RetryPolicy()
         # A semaphore of our own: closing aiohttp's connector cancels those who wait inside it.
         self._slots = anyio.Semaphore(max_connections, fast_acquire=True)
@@ -228,7 +231,10 @@ class Transport:
         await self._sleep(seconds)
 
     async def _fetch(self, call: Call, authorization: Authorization) -> bytes:
+        started = time.monotonic()
         async with self._slots:
+            if self._observe_wait is not None:
+                self._observe_wait(call.method, time.monotonic() - started)
             response = await self._try(call, authorization, self._requests)
             return await exchange.read(call, response)
 

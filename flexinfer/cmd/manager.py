@@ -100,7 +100,9 @@ async def _run(flags: Flags) -> None:
     )
     credentials = await _credentials(flags)
     metrics = RestClientMetrics(credentials.server.partition("://")[2])
-    async with Transport(credentials, observe=metrics.answered) as transport:
+    async with Transport(
+        credentials, observe=metrics.answered, observe_wait=metrics.waited
+    ) as transport:
         process = Manager(transport, options=options)
         set_up(process)
         await process.run()

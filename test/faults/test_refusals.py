@@ -181,7 +181,7 @@ async def herd(case: Case, *, namespaces: int, seconds: float, timing: Timing) -
             )
             assert len(proxy.traffic.lists(since=began)) == 0
             served = [e.at for e in proxy.traffic.watches(since=began) if e.status == 200]
-            assert max(served) - min(served) > timing.backoff_first / 2, "they came together"
+            assert max(served) - min(served) > 1.25 * timing.backoff_first, "they came together"
             assert proxy.traffic.select(since=ready).peak_per_second() <= 10
             await case_leaves_nothing(proxy, before)
 

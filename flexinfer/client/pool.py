@@ -10,6 +10,8 @@ import aiohttp
 
 if TYPE_CHECKING:
     from aiohappyeyeballs import AddrInfoType
+    from aiohttp.client_proto import ResponseHandler
+    from aiohttp.client_reqrep import ConnectionKey
 
 # kube-apiserver closes an idle connection after 90 s; being first avoids most races about it.
 _IDLE_SECONDS = 60.0
@@ -29,15 +31,28 @@ def open_pool(user_agent: str) -> aiohttp.ClientSession:
     both sides more CPU than the network of a cluster saves.
     """
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
-            limit=0, keepalive_timeout=_IDLE_SECONDS, socket_factory=_socket
-        ),
+        connector=_Connector(limit=0, keepalive_timeout=_IDLE_SECONDS, socket_factory=_socket),
         timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_read=None, sock_connect=None),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"User-Agent": user_agent, "Accept-Encoding": "identity"},
         trust_env=False,
         read_bufsize=_READ_BUFFER,
     )
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Drop a connection that is given up at once.
+
+    aiohttp would end TLS in order, which waits half a minute for a peer that is dead, and holds
+    the socket for as long, even past the end of the pool.
+    """
+
+    def _release(
+        self, key: ConnectionKey, protocol: ResponseHandler, *, should_close: bool = False
+    ) -> None:
+        if should_close:
+            protocol.abort()
+        super()._release(key, protocol, should_close=should_close)
 
 
 def _socket(address: AddrInfoType) -> socket.socket:

@@ -10,8 +10,8 @@ Ask `next_step`, do it, report how it went; the machine itself does nothing and 
 | `Write` a claim | `Lost` when the deadline is over, or the record is no longer ours |
 
 A record holds for as long as it names, from when its last change was observed here. A Lease that
-vanishes while another held it was not released, so what it named is waited out as well: its
-leader notices only at its next renewal. A claim is the process's own when this object made it,
+vanishes was not released, so it is waited out as well: its leader notices only at its next
+renewal. A claim is the process's own when this object made it,
 not when it bears the same name, and each one raises `leaseTransitions`: a term is never
 continued once it was lost.
 """
@@ -163,11 +163,9 @@ class Election:
             self._in_doubt = False
         if _is_same(before, lease):
             return
-        vanished = before is not None and (lease is None or lease.uid != before.uid)
-        held = [self._holds(lease), self._holds(before) if vanished else 0.0]
         # What a vanished Lease is still owed does not end when a new one appears.
-        owed = self._free_at if before is None else now
-        self._free_at = max(now + max(held), owed)
+        owed = self._free_at if before is None else now + self._owed(before, lease)
+        self._free_at = max(now + self._holds(lease), owed)
 
     def forget(self) -> None:
         """Read the Lease again before the next decision: it may have changed unseen."""
@@ -185,7 +183,7 @@ class Election:
 
     def lost_race(self, write: Write) -> None:
         """Take note that somebody else was first: the write was not done."""
-        self._is_fresh = self._in_doubt = False
+        self._is_fresh = False
         self._races += 1
         if self._races >= _QUICK_RACES:
             self._next_try = write.at + self._retry_period()
@@ -270,6 +268,16 @@ class Election:
         if lease is None or not lease.claim.holder or lease.claim in self._claims:
             return 0.0
         return lease.duration or self._options.lease_duration
+
+    def _owed(self, before: Lease, after: Lease | None) -> float:
+        """Return how long to wait because the Lease we knew has vanished; else 0.
+
+        Whoever held it last, maybe unseen by us, notices only at its next renewal. If that was us
+        there is nobody to wait for.
+        """
+        if self._leads is not None or (after is not None and after.uid == before.uid):
+            return 0.0
+        return max(before.duration, self._options.lease_duration)
 
     def _retry_period(self) -> float:
         leads = self._leads is not None or self._gives_up_at is not None

@@ -6,7 +6,7 @@ May import `internal`, `api` and the framework. Pure are all modules but `reconc
 
 - `decision`: Model and nodes to a plan, or to why there is none.
 - `names`, `metadata`: labels and annotations.
-- `desired`: a plan to the intents of Service and Deployment.
+- `desired`: a plan to the intents of Service and Deployment; `ports`: what apply cannot undo.
 - `pods`: what pods say.
 - `verdict`: does the Model serve, and if not, what is in the way.
 - `status`: the whole status.

@@ -109,11 +109,9 @@ def _plan(
     source: Source,
     accelerator: Accelerator,
     environment: Mapping[str, str],
-) -> Plan | Blocked:
+) -> Plan:
     spec = model.spec
     image = spec.image or backend.image(accelerator, environment)
-    if not image:
-        return _invalid((f"backend {backend.name} has no image for this hardware; set spec.image",))
     serverless = spec.serverless
     cold_start = serverless.cold_start_timeout.seconds if serverless else _DEFAULT_COLD_START
     return Plan(

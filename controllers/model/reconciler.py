@@ -15,11 +15,14 @@ from api.flexinfer.v1alpha2.reasons import Reason
 from controllers.model import desired, names, status
 from controllers.model.decision import Blocked, claim_of, decide
 from controllers.model.pods import living
+from controllers.model.ports import reclaim
 from controllers.model.verdict import Observed, Problem
 from flexinfer import log
 from flexinfer.apply import Applier, LiveClient, StatusWriter
+from flexinfer.client.protocol import Patch
 from flexinfer.errors import (
     BadRequestError,
+    ConflictError,
     DecodeError,
     ForbiddenError,
     InvalidError,
@@ -181,6 +184,8 @@ class ModelReconciler:
         drift: list[str] = []
         for resource, intent in intents:
             try:
+                if resource == Service.resource:
+                    await self._reclaim_port(model, intent)
                 applied = await self._applier.apply(resource, intent, owner=model)
             except tuple(kind for kind, _ in _REASONS) as error:
                 return _Rollout(deployment=live, drift=tuple(drift), error=error)
@@ -188,6 +193,25 @@ class ModelReconciler:
             if resource == Deployment.resource:
                 live = Deployment.decode(applied.object)
         return _Rollout(deployment=live, drift=tuple(drift))
+
+    async def _reclaim_port(self, model: Model, intent: Tree) -> None:
+        live = await self._client.read(Service.resource, model.key)
+        if live is None or not _controls(model.metadata, live.meta):
+            return
+        patch = reclaim(live.tree(Service.resource), intent)
+        if not patch:
+            return
+        _log.info("taking back a port that somebody changed")
+        try:
+            await self._client.patch(
+                Service.resource,
+                model.key,
+                patch,
+                content_type=Patch.JSON,
+                field_manager=names.FIELD_MANAGER,
+            )
+        except InvalidError as error:  # how the API server says that a test failed
+            raise ConflictError(f"Service {model.key} was changed meanwhile") from error
 
     async def _deployment(self, model: Model) -> Deployment | None:
         """Return the Model's own Deployment; one of somebody else counts as none."""

@@ -47,7 +47,7 @@ def run(outputs: Mapping[str, str], *, output: Path, check: bool = False) -> int
     from flexinfer.crd import drift
 
     if check and not output.is_dir():
-        print(f"{output} is no folder: name the one that holds the manifests", file=sys.stderr)
+        print(f"{output} is no folder: name the one that holds what was generated", file=sys.stderr)
         return MISUSED
     try:
         if not check:

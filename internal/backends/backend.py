@@ -98,7 +98,7 @@ class Backend:
         )
 
     def image(self, accelerator: Accelerator, environment: Mapping[str, str]) -> str:
-        """Return the default image for this hardware, or the empty string."""
+        """Return the default image for hardware that `supports` admits."""
         return choose_image(self.images, accelerator, environment)
 
     def startup_budget(self, config: Mapping[str, object], *, at_least: float) -> int:

@@ -10,7 +10,9 @@ from pydantic import Field
 
 from flexinfer.crd.markers import IntOrString, PrintColumn, Rule, resource
 from flexinfer.crd.reference import reference_for
+from flexinfer.meta.duration import Duration, NonNegativeDuration
 from flexinfer.meta.object import Model, Object
+from flexinfer.meta.quantity import Quantity
 
 
 class Part(Model):
@@ -29,7 +31,7 @@ class Spec(Model):
     mode: Literal["fast", "slow"] = "fast"
     """How | to work."""
 
-    parts: tuple[Part, ...] = Field(default=(), max_length=4)
+    part: tuple[Part, ...] = Field(default=(), max_length=4)
     """What it is made of."""
 
     labels: dict[str, str] = Field(default_factory=dict, max_length=3)
@@ -46,6 +48,15 @@ class Spec(Model):
 
     count: int = Field(default=0, ge=0, le=5)
     """How many."""
+
+    wait: NonNegativeDuration = Field(default="1m", validate_default=True)
+    """How long."""
+
+    offset: Duration | None = None
+    """From when."""
+
+    sizes: dict[str, Quantity] = Field(default_factory=dict)
+    """How large."""
 
     enabled: bool = True
     """Whether to work."""
@@ -91,17 +102,20 @@ PAGE = reference_for(Widget, reasons={"Ready": {"Fine": "All is well.", "Broken"
         "| selectable fields | `.spec.mode` |",
         "| `spec` | object | required | What is wanted. |",
         "| `spec.mode` | `fast`, `slow` | `fast` | How \\| to work. |",
-        "| `spec.parts` | list of object |  | What it is made of. At most 4 items. |",
-        "| `spec.parts[].id` | string | required | A. At most 9 characters. Matches `` a\\|` ``. |",
-        "| `spec.parts[].weight` | number | `0.5` | How heavy.<br>In kilograms. > 0. < 9. |",
-        "| `spec.labels` | map of string |  | Names of the widget. At most 3 entries. |",
+        "| `spec.part` | list of object |  | What it is made of. Items: at most 4. |",
+        "| `spec.part[].id` | string | required | A. Characters: at most 9. Matches `` a\\|` ``. |",
+        "| `spec.part[].weight` | number | `0.5` | How heavy.<br>In kilograms. > 0. < 9. |",
+        "| `spec.labels` | map of string |  | Names of the widget. Entries: at most 3. |",
         "| `spec.byName.<key>.weight` | number | `0.5` | How heavy.<br>In kilograms. > 0. < 9. |",
         "| `spec.port` | integer or string | required | Where to listen. |",
         "| `spec.config` | object |  | Whatever you like. |",
         "| `spec.count` | integer (int32) | `0` | How many. ≥ 0. ≤ 5. |",
+        "| `spec.wait` | duration, not negative | `1m` | How long. |",
+        "| `spec.offset` | duration |  | From when. |",
+        "| `spec.sizes` | map of quantity |  | How large. |",
         "| `spec.enabled` | boolean | `true` | Whether to work. |",
         "| `(object)` | be fast | `self.spec.mode == 'fast'` |",
-        "| `spec.parts[].id` | x is \\| taken | `self != 'x'` |",
+        "| `spec.part[].id` | x is \\| taken | `self != 'x'` |",
         "| Mode | `.spec.mode` | always | How it works. |",
         "| Count | `.spec.count` | with `-o wide` |  |",
         "| `Ready` | `Fine` | All is well. |",

@@ -29,11 +29,10 @@ from flexinfer.metrics import REGISTRY, once_per_registry
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from contextlib import AbstractAsyncContextManager
 
     from prometheus_client import CollectorRegistry
 
-    from flexinfer.client.transport import Transport
+    from flexinfer.leaderelection.campaign import Connect
     from flexinfer.leaderelection.lease import FencingToken
     from flexinfer.leaderelection.options import LeaderElectionOptions
     from flexinfer.leaderelection.term import Term
@@ -58,7 +57,7 @@ class Leadership:
     def __init__(
         self,
         options: LeaderElectionOptions,
-        connect: Callable[[], AbstractAsyncContextManager[Transport]],
+        connect: Connect,
         *,
         end_process: Callable[[int], object] = os._exit,
         registry: CollectorRegistry = REGISTRY,

@@ -22,6 +22,7 @@ from flexinfer.meta.envelope import decode_object, encode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from flexinfer.leaderelection.lease import FencingToken
     from flexinfer.meta.envelope import Tree
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -441,7 +442,7 @@ class Node:
             answer = self.world.server.handle(step)
             if self.world.server.lease is not before:
                 self.world.changed()
-            if not self.world.loses():
+            if not self.world.loses(self):
                 self.world.at(self.world.delay(), self.take, turn, step, answer)
 
         def give_up() -> None:
@@ -449,7 +450,7 @@ class Node:
                 self.election.failed(step)
                 self.act(turn)
 
-        if not self.world.loses():
+        if not self.world.loses(self):
             self.world.at(self.world.delay(), arrive)
         self.world.at(patience, give_up)
 
@@ -487,13 +488,15 @@ class World:
         self.agenda: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self.order = itertools.count()
         self.nodes = [Node(self) for _ in range(3)]
-        self.terms: list[tuple[str, int]] = []
+        self.cut_off: Node | None = None
+        self.leader: Node | None = None
+        self.terms: list[FencingToken] = []
 
     def at(self, delay: float, what: Callable[..., None], *args: Any) -> None:
         heappush(self.agenda, (self.now + max(delay, 0.0), next(self.order), what, args))
 
-    def loses(self) -> bool:
-        return self.random.random() < self.loss
+    def loses(self, node: Node) -> bool:
+        return node is self.cut_off or self.random.random() < self.loss
 
     def delay(self) -> float:
         return (
@@ -505,7 +508,7 @@ class World:
     def changed(self) -> None:
         seen = self.server.lease
         for node in self.nodes:
-            if not self.loses():
+            if not self.loses(node):
                 self.at(self.delay(), node.hear, seen)
 
     def replace(self, node: Node) -> None:
@@ -527,17 +530,21 @@ class World:
             what(*args)
             leaders = self.leaders()
             assert len(leaders) <= 1, [node.name for node in leaders]
-            if leaders and leaders[0].election.token not in self.terms:
-                token = leaders[0].election.token
-                assert token is not None
-                same = [term for uid, term in self.terms if uid == token.uid]
-                assert not same or token.transitions > max(same)
-                self.terms.append(token)
+            self.note_term(leaders[0] if leaders else None)
         self.now = until
+
+    def note_term(self, leader: Node | None) -> None:
+        """Check that each term of one Lease has a larger number than all before it."""
+        before, self.leader = self.leader, leader
+        token = None if leader is None else leader.election.token
+        if token is not None and leader is not before:
+            earlier = [term.transitions for term in self.terms if term.uid == token.uid]
+            assert token.transitions > max(earlier, default=-1)
+            self.terms.append(token)
 
     def heals(self) -> None:
         """Show that without faults one leads soon."""
-        self.loss, self.slowest = 0.0, 0.05
+        self.loss, self.slowest, self.cut_off = 0.0, 0.05, None
         self.run(60)
         assert len(self.leaders()) == 1
 
@@ -557,6 +564,9 @@ def test_no_two_lead_whatever_the_network_loses_and_the_clocks_show(
     random = Random(seed)  # noqa: S311 - for a simulation
     world = World(random, skew=skew, loss=loss, slowest=slowest)
     for _ in range(6):
+        world.run(random.uniform(0, 20))
+        # Cut off at any moment, so also with a renewal that was done and not answered.
+        world.cut_off = random.choice([None, *world.nodes, *world.leaders()])
         world.run(random.uniform(0, 20))
         node = random.choice(world.nodes)
         if random.random() < 0.5:

@@ -34,12 +34,7 @@ def faults(admin: Admin, world: World) -> list[str]:
     found: list[str] = []
     for name, wish in world.wishes.items():
         if wish is None:
-            held = [
-                n
-                for n, o in (("Model", models), ("Deployment", deployments), ("Service", services))
-                if name in o
-            ]
-            found += [f"{name}: deleted, but its {kind} is there" for kind in held]
+            found += [f"{name}: deleted, but its {k} is there" for k, o in kinds if name in o]
             continue
         try:
             problems = _problems(wish, models[name], deployments[name], services[name])

@@ -1,12 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real Kubernetes control plane on loopback for tests and local runs; works from the wheel.
 
-- `binaries`: etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok: found,
-  cached, or built from the Go modules in `modules/`.
-- `supervisor`: one parent of all children, that ends them when its pipe closes.
-- `controlplane`: `ControlPlane`, started in about two seconds, torn down whatever happens.
-- `nodes`: node profiles of simulated GPU machines.
-- `stages`: what kwok does to nodes and pods.
+`ControlPlane.start()` gives one in a few seconds; all but the last four serve it:
+
+- `controlplane`: `ControlPlane`, a context manager with everything a test asks of a cluster.
+- `binaries`, `build`, `components`: etcd, kube-apiserver, kube-controller-manager, kube-scheduler
+  and kwok: found, cached, or built from the Go modules in `modules/`.
+- `processes`, `supervisor`: one process is the parent of all others, and ends them when its pipe
+  closes.
+- `arguments`, `ports`, `certs`: command lines and the files and ports that they name.
+- `admin`, `audit`: a small client for the harness itself, and the witness of what was sent.
+- `nodes`, `volumes`: simulated machines and their disks.
+- `behaviour`, `stages`, `podstatus`: what kwok, the kubelet of those machines, does to pods.
 - `scripted`: a TLS server that says what a real API server cannot be made to say.
+- `eventually`: wait for something to come true.
+- `loopback`: a guard that nothing connects outside this machine.
 - `pytest_plugin`: fixtures.
+
+May import `flexinfer.errors` and `flexinfer.meta` alone, so that what is tested does not test
+itself. Invariants: everything listens on loopback; clients verify TLS; no process outlives its
+owner unless it was detached.
 """

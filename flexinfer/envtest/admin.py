@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from flexinfer.meta.envelope import Tree
 
 TIMEOUT = 30.0
-"""Seconds that a request may take."""
+"""Seconds that an answer may take."""
 FIELD_MANAGER = "envtest"
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
@@ -37,10 +37,11 @@ _FIRST_FAILURE = 400
 class Admin:
     """Do what cluster administrators do; answers are plain trees. Usable from any thread."""
 
-    def __init__(self, url: str, *, ca_file: Path, token: str) -> None:
+    def __init__(self, url: str, *, ca_file: Path, token: str, timeout: float = TIMEOUT) -> None:
         address = urlsplit(url)
         self._host, self._port = address.hostname or "", address.port
         self._token = token
+        self._timeout = timeout
         self._tls = ssl.create_default_context(cafile=str(ca_file))
 
     def get(self, path: str, **params: str) -> Tree:
@@ -81,7 +82,7 @@ class Admin:
 
         Raises:
             ApiError: The server said no.
-            TransportError: There was no answer within 30 s.
+            TransportError: There was no answer in time.
         """
         target = f"{path}?{urlencode(params)}" if params else path
         data = None if body is None else json.dumps(body)
@@ -91,7 +92,7 @@ class Admin:
             **(headers or {}),
         }
         connection = http.client.HTTPSConnection(
-            self._host, self._port, timeout=TIMEOUT, context=self._tls
+            self._host, self._port, timeout=self._timeout, context=self._tls
         )
         try:
             connection.request(method, target, body=data, headers=sent)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _PORT_TRIES = 3
 _KUBECTL_TIMEOUT = 60.0
+_PROBE_TIMEOUT = 2.0
 _AUDIT_TIMEOUT = 10.0
 
 
@@ -84,6 +85,10 @@ class ControlPlane:
         self.kubeconfig_path = layout.kubeconfig_of(arguments.ADMIN)
         self.admin_token = layout.tokens[arguments.ADMIN]
         self.admin = Admin(self.url, ca_file=self.ca_file, token=self.admin_token)
+        # Whoever else listens on a port that was free may accept and never answer.
+        self._probe = Admin(
+            self.url, ca_file=self.ca_file, token=self.admin_token, timeout=_PROBE_TIMEOUT
+        )
         self.processes = Processes(layout.file("logs"))
         self.nodes = Nodes(self.admin, simulated=options.kwok)
         self.add_node = self.nodes.add
@@ -123,6 +128,8 @@ class ControlPlane:
         scratch = None if folder else Path(tempfile.mkdtemp(prefix="flexinfer-envtest-"))
         home = (folder or scratch or Path()).absolute()
         home.mkdir(parents=True, exist_ok=True)
+        # Of a try whose ports were taken; what somebody else left was refused before.
+        shutil.rmtree(home / "etcd", ignore_errors=True)
         api_port, etcd_port, peer_port = free_ports(3)
         layout = arguments.Layout(
             folder=home, api_port=api_port, etcd_port=etcd_port, etcd_peer_port=peer_port
@@ -186,7 +193,7 @@ class ControlPlane:
 
         def is_ready() -> None:
             self.processes.check()
-            self.admin.get("/readyz")
+            self._probe.get("/readyz")
 
         eventually_sync(is_ready, within=within, every=0.025)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, overload
 
 import anyio
 
@@ -23,10 +23,14 @@ NOT_YET = (AssertionError, LookupError, ApiError, TransportError)
 class Eventually(Protocol):
     """Be the type of `eventually`, for what is handed it."""
 
+    @overload
     def __call__(
-        self, claim: Callable[[], T | Awaitable[T]], *, within: float = ..., every: float = ...
-    ) -> Awaitable[T]:
-        """Wait until *claim* holds."""
+        self, claim: Callable[[], Awaitable[T]], *, within: float = ..., every: float = ...
+    ) -> Awaitable[T]: ...
+    @overload
+    def __call__(
+        self, claim: Callable[[], T], *, within: float = ..., every: float = ...
+    ) -> Awaitable[T]: ...
 
 
 class EventuallySync(Protocol):
@@ -36,9 +40,15 @@ class EventuallySync(Protocol):
         """Wait until *claim* holds."""
 
 
+@overload
 async def eventually(
-    claim: Callable[[], T | Awaitable[T]], *, within: float = 15.0, every: float = 0.05
-) -> T:
+    claim: Callable[[], Awaitable[T]], *, within: float = ..., every: float = ...
+) -> T: ...
+@overload
+async def eventually(claim: Callable[[], T], *, within: float = ..., every: float = ...) -> T: ...
+async def eventually(
+    claim: Callable[[], object], *, within: float = 15.0, every: float = 0.05
+) -> object:
     """Call *claim*, plain or async, until it neither raises nor returns False; return its value.
 
     *within* and *every* are seconds.

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from flexinfer.envtest.eventually import Eventually, EventuallySync
 
 
+_KEPT = pytest.StashKey[ControlPlane]()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _loopback_only() -> Iterator[None]:
     """Fail whatever connects outside loopback, in every test."""
@@ -33,7 +36,7 @@ def _loopback_only() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def control_plane() -> Iterator[ControlPlane]:
+def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """Give the session's control plane; fail with the cure where there can be none."""
     try:
         plane = ControlPlane.start()
@@ -42,17 +45,19 @@ def control_plane() -> Iterator[ControlPlane]:
     if os.environ.get("KEEP_ENVTEST"):
         yield plane
         plane.processes.detach()
-        _say_how_to_reach(plane)
+        request.config.stash[_KEPT] = plane
     else:
         with plane:
             yield plane
 
 
-def _say_how_to_reach(plane: ControlPlane) -> None:
-    print(  # noqa: T201 - for the person who set KEEP_ENVTEST
-        f"\nthe control plane is up: export KUBECONFIG={plane.kubeconfig_path}"
-        f"\nto end it: kill {plane.processes.supervisor_pid}"
-    )
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how to reach and how to end a control plane that was kept."""
+    plane = terminalreporter.config.stash.get(_KEPT, None)
+    if plane is not None:
+        terminalreporter.section("control plane kept")
+        terminalreporter.line(f"to reach it: export KUBECONFIG={plane.kubeconfig_path}")
+        terminalreporter.line(f"to end it:   kill {plane.processes.supervisor_pid}")
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pydantic import Field
+
 from flexinfer.kinds.condition import ForeignCondition
 from flexinfer.meta.object import Model, Object
 from flexinfer.meta.resource import GroupVersionKind, Resource
@@ -13,14 +15,14 @@ from flexinfer.meta.resource import GroupVersionKind, Resource
 class LabelSelector(Model):
     """Be the equality part of a selector; set-based expressions are not read."""
 
-    match_labels: dict[str, str] = {}
+    match_labels: dict[str, str] = Field(default_factory=dict)
 
 
 class TemplateMetadata(Model):
     """Be the metadata that every pod of the template gets."""
 
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
 
 
 class PodTemplate(Model):

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pydantic import Field
+
 from flexinfer.kinds.condition import ForeignCondition
 from flexinfer.meta.object import Model, Object
 from flexinfer.meta.resource import GroupVersionKind, Resource
@@ -28,8 +30,8 @@ class NodeSpec(Model):
 class NodeStatus(Model):
     """Be what the kubelet reported; amounts are quantities in their canonical text form."""
 
-    capacity: dict[str, str] = {}
-    allocatable: dict[str, str] = {}
+    capacity: dict[str, str] = Field(default_factory=dict)
+    allocatable: dict[str, str] = Field(default_factory=dict)
     conditions: tuple[ForeignCondition, ...] = ()
 
 

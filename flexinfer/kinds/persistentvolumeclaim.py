@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pydantic import Field
+
 from flexinfer.kinds.condition import ForeignCondition
 from flexinfer.meta.object import Model, Object
 from flexinfer.meta.resource import GroupVersionKind, Resource
@@ -13,7 +15,7 @@ from flexinfer.meta.resource import GroupVersionKind, Resource
 class ClaimResources(Model):
     """Be the amount of storage asked for, under the key `storage`."""
 
-    requests: dict[str, str] = {}
+    requests: dict[str, str] = Field(default_factory=dict)
 
 
 class ClaimSpec(Model):
@@ -32,7 +34,7 @@ class ClaimStatus(Model):
     """Be what the volume controller saw; `phase` is Pending, Bound or Lost."""
 
     phase: str = ""
-    capacity: dict[str, str] = {}
+    capacity: dict[str, str] = Field(default_factory=dict)
     conditions: tuple[ForeignCondition, ...] = ()
 
 

@@ -29,7 +29,7 @@ class ServiceSpec(Model):
     type: str = "ClusterIP"
     cluster_ip: str = Field(default="", alias="clusterIP")
     cluster_ips: tuple[str, ...] = Field(default=(), alias="clusterIPs")
-    selector: dict[str, str] = {}
+    selector: dict[str, str] = Field(default_factory=dict)
     ports: tuple[ServicePort, ...] = ()
 
 

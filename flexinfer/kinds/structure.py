@@ -12,7 +12,7 @@ environment of every container.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -86,8 +86,8 @@ _POD_SPEC: Structure = {
 
 
 def _pods_at(path: str, **more: ListMap | Merge) -> Structure:
-    selector: Structure = {f"spec.{field}": rule for field, rule in more.items()}
-    return selector | {f"{path}.{field}": rule for field, rule in _POD_SPEC.items()}
+    selector: Structure = {f"spec.{name}": rule for name, rule in more.items()}
+    return selector | {f"{path}.{name}": rule for name, rule in _POD_SPEC.items()}
 
 
 _STRUCTURES: Mapping[tuple[str, str], Structure] = {
@@ -110,9 +110,29 @@ _STRUCTURES: Mapping[tuple[str, str], Structure] = {
 }
 
 
-_MERGED = {kind: _ANY_OBJECT | structure for kind, structure in _STRUCTURES.items()}
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Be the rule of one field and the shapes of what is below it, for walking down a tree."""
+
+    rule: ListMap | Merge | None = None
+    fields: Mapping[str, Shape] = field(default_factory=dict)
+
+
+PLAIN = Shape()
+"""The shape of what merges by the default of its type, all the way down."""
 
 
 def structure_of(resource: Resource) -> Structure:
     """Return the merge rules of a kind, whatever its version; those of any object at least."""
-    return _MERGED.get((resource.gvk.group, resource.gvk.kind), _ANY_OBJECT)
+    return _ANY_OBJECT | _STRUCTURES.get((resource.gvk.group, resource.gvk.kind), {})
+
+
+def shape_of(structure: Structure) -> Shape:
+    """Turn dotted paths into a tree; the rule of the whole is under the empty path."""
+    below: dict[str, Structure] = {}
+    for path, rule in structure.items():
+        if path:
+            head, _, rest = path.partition(".")
+            below.setdefault(head, {})[rest] = rule
+    shapes = {name: shape_of(rules) for name, rules in below.items()}
+    return Shape(structure.get(""), shapes)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -26,6 +28,7 @@ from flexinfer.envtest.behaviour import (
 from flexinfer.envtest.controlplane import ControlPlane, KubectlError, Options
 from flexinfer.envtest.eventually import eventually_sync
 from flexinfer.envtest.loopback import OutsideLoopbackError
+from flexinfer.envtest.ports import free_ports
 from flexinfer.envtest.processes import ProcessError
 from flexinfer.errors import ConfigurationError, NotFoundError
 
@@ -457,6 +460,76 @@ def test_planes_side_by_side_restart_and_are_apart(
     assert (tmp_path / "other" / "audit.log").exists()
     with pytest.raises(ConfigurationError, match="holds a control plane already"):
         ControlPlane.start(tmp_path / "other", options=options)
+
+
+def test_a_watch_from_before_a_restart_gets_a_410(tmp_path: Path) -> None:
+    options = Options(controllers=False, kwok=False)
+    with ControlPlane.start(tmp_path / "plane", options=options) as plane:
+        path = "/api/v1/namespaces/default/configmaps"
+        old = plane.admin.get(path)["metadata"]["resourceVersion"]
+        for number in range(3):
+            plane.admin.create(path, {"metadata": {"name": f"x{number}"}})
+        plane.restart("kube-apiserver")
+        watch = plane.admin.get(path, watch="true", resourceVersion=old, timeoutSeconds="1")
+        assert watch["type"] == "ERROR"
+        assert watch["object"]["code"] == 410
+
+
+def test_a_port_that_was_taken_meanwhile_is_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = Options(controllers=False, kwok=False)
+    tries = []
+
+    def ports(count: int) -> list[int]:
+        found = free_ports(count)
+        tries.append(found)
+        return [taken.getsockname()[1], *found[1:]] if len(tries) == 1 else found
+
+    monkeypatch.setattr("flexinfer.envtest.controlplane.free_ports", ports)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        ControlPlane.start(tmp_path / "plane", options=options) as plane,
+    ):
+        assert len(tries) == 2
+        plane.admin.get("/api/v1/namespaces/default")
+
+
+def test_keep_envtest_leaves_the_control_plane_up_and_says_how_to_reach_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it(control_plane): pass\n")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "flexinfer.envtest.pytest_plugin"),
+            *("-o", "asyncio_default_fixture_loop_scope=function", "-W", "error"),
+            *("-p", "no:cacheprovider", "--rootdir", str(tmp_path)),
+            str(tmp_path / "test_it.py"),
+        ],
+        env={**os.environ, "KEEP_ENVTEST": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    told = re.search(r"KUBECONFIG=(\S+)\n.*kill (\d+)", done.stdout)
+    assert told is not None, done.stdout + done.stderr
+    try:
+        assert done.returncode == 0
+        kubectl = str(Path(sys.executable).parent / "kubectl")
+        asked = subprocess.run(
+            [kubectl, "--kubeconfig", told[1], "get", "--raw", "/readyz"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
+        )
+        assert asked.stdout == "ok"
+    finally:
+        os.kill(int(told[2]), signal.SIGTERM)
+        folder = Path(told[1]).parent
+        eventually_sync(lambda: _processes_naming(str(folder)) == [], within=30)
+        shutil.rmtree(folder)
 
 
 def test_an_impossible_flag_fails_the_start_with_the_log(tmp_path: Path) -> None:

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bring the objects that another object owns to what their intents ask for."""
+
+from __future__ import annotations
+
+import random
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import anyio
+import structlog
+
+from flexinfer.apply.immutable import can_recreate, immutable_causes
+from flexinfer.apply.memory import Answer, Outcome
+from flexinfer.apply.ownership import ensure_ours
+from flexinfer.apply.plan import Kind, answer_to, child_of, plan_for, refusal_of
+from flexinfer.apply.request import check_field_manager, is_other_object, with_uid
+from flexinfer.errors import (
+    ConfigurationError,
+    ConflictError,
+    DeadlineError,
+    InvalidError,
+    TerminalError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from flexinfer.apply.live import LiveClient
+    from flexinfer.apply.plan import Child, Identity, Plan
+    from flexinfer.kinds.immutable import ImmutableField
+    from flexinfer.kinds.structure import Structure
+    from flexinfer.meta.envelope import StoredObject, Tree
+    from flexinfer.meta.object import Object
+    from flexinfer.meta.resource import NamespacedName, Resource
+
+_log = structlog.get_logger(__name__)
+
+# Between looks at whether a deleted object is gone, in seconds; doubled from one to the other.
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Report one apply: the object as the server has it, and what happened.
+
+    `drift` names the immutable fields where the object is not what the intent asked for.
+    """
+
+    object: StoredObject
+    outcome: Outcome
+    drift: tuple[str, ...] = ()
+
+
+class Applier:
+    """Apply the intents of one controller, sending only those that make a difference.
+
+    Weak spots of the memory that makes this so. It is empty after a restart: the first apply of
+    each child costs a GET, and a PATCH that changes nothing. It grows by less than a kilobyte a
+    child until `forget` is called for the owner. What another manager adds to a field whose merge
+    structure `kinds.structure` does not know goes unnoticed in a map, and costs one apply that
+    changes nothing in a list. An intent that was refused is not sent again when only the
+    reason for the refusal went away. And an object that nobody controls can appear under the
+    name between the GET and the first apply, and be taken over.
+
+    A client that reads from a cache needs an informer for the kind of each child. Never to be
+    called twice at once for one child; the work queue sees to that.
+    """
+
+    def __init__(
+        self,
+        client: LiveClient,
+        *,
+        field_manager: str,
+        immutable: Mapping[Resource, Sequence[ImmutableField]] | None = None,
+        structures: Mapping[Resource, Structure] | None = None,
+        recreate_timeout: float = 30.0,
+    ) -> None:
+        """Refuse impossible settings with ConfigurationError.
+
+        *immutable* and *structures* add to what `kinds` knows. *recreate_timeout* is how many
+        seconds a deleted object may take to go; 30 is the default grace period of pods.
+        """
+        if not 0 < recreate_timeout < float("inf"):
+            raise ConfigurationError(
+                f"recreate_timeout is {recreate_timeout}; give a positive number of seconds"
+            )
+        self._client = client
+        self._field_manager = check_field_manager(field_manager)
+        self._immutable = immutable or {}
+        self._structures = structures or {}
+        self._recreate_timeout = recreate_timeout
+        self._kinds: dict[Resource, Kind] = {}
+        self._memory: dict[Identity, dict[Identity, Answer]] = {}
+
+    async def apply(self, resource: Resource, intent: Tree, *, owner: Object | None) -> Applied:
+        """Make the object what *intent* asks for, and report what that took.
+
+        None in *intent* means no opinion. *owner* becomes the controller of the object; with
+        None the object is ours as long as no controller has it.
+
+        Raises NotOursError for an object of that name that is not ours; ConflictError when it
+        was deleted or made anew meanwhile, so that the next call starts afresh; TerminalError
+        for an intent that the object can never take, without sending it again; DeadlineError
+        when a deleted object does not go; and what the client raises.
+        """
+        child = child_of(self._kind(resource), intent, owner)
+        live, last = await self._look(child)
+        if live is None:
+            return await self._create(child, Outcome.CREATED)
+        ensure_ours(live, resource, owner, is_known=last is not None)
+        if live.meta.deletion_timestamp and child.kind.is_recreated:
+            await self._wait_gone(child, live.meta.uid)
+            return await self._create(child, Outcome.CREATED)
+        if last is not None and last.is_current(live.meta, child.asked):
+            return _unchanged(child, live, last)
+        return await self._update(child, live, last)
+
+    def forget(self, resource: Resource, key: NamespacedName) -> None:
+        """Drop what is remembered of the children of an owner that is gone.
+
+        An object applied without an owner is forgotten by its own name.
+        """
+        self._memory.pop((resource, key), None)
+
+    def _kind(self, resource: Resource) -> Kind:
+        if resource not in self._kinds:
+            self._kinds[resource] = Kind.of(
+                resource,
+                rules=self._immutable.get(resource, ()),
+                structure=self._structures.get(resource),
+            )
+        return self._kinds[resource]
+
+    async def _look(self, child: Child) -> tuple[StoredObject | None, Answer | None]:
+        """Read from the cache what is known already, from the server what is not."""
+        last = self._memory.get(child.owner_id, {}).get(child.id)
+        if last is not None:
+            live = await self._client.read(*child.id)
+            if live is not None and live.meta.uid == last.uid:
+                return live, last
+            self._forget_child(child)
+        return await self._client.live_read(*child.id), None
+
+    async def _create(self, child: Child, outcome: Outcome) -> Applied:
+        plan = plan_for(child, None, None)
+        answer = await self._send(child, plan.body)
+        return self._done(child, plan, answer, outcome)
+
+    async def _update(self, child: Child, live: StoredObject, last: Answer | None) -> Applied:
+        plan = plan_for(child, live, last)
+        if last is not None and (last.sent, last.values) == (plan.sent, plan.values):
+            version = live.meta.resource_version
+            last = replace(last, resource_version=version, asked=child.asked, drift=plan.drift)
+            self._remember(child, last)
+            return _unchanged(child, live, last)
+        if last is not None and last.sent == plan.sent:
+            _log.info("foreign change to an owned field", object=str(child))
+        try:
+            answer = await self._send(child, with_uid(plan.body, live.meta.uid))
+        except InvalidError as error:
+            return await self._refused(child, plan, live, error)
+        is_same = answer.meta.resource_version == live.meta.resource_version
+        return self._done(child, plan, answer, Outcome.UNCHANGED if is_same else Outcome.UPDATED)
+
+    async def _refused(
+        self, child: Child, plan: Plan, live: StoredObject, error: InvalidError
+    ) -> Applied:
+        paths = immutable_causes(error.causes)
+        if not paths:
+            raise error
+        if can_recreate(paths, child.kind.rules):
+            _log.info("recreating for an immutable field", object=str(child), paths=paths)
+            with self._forgetting(child):
+                await self._client.delete(*child.id, uid=live.meta.uid)
+            await self._wait_gone(child, live.meta.uid)
+            return await self._create(child, Outcome.RECREATED)
+        self._remember(child, refusal_of(child, plan, live, paths))
+        raise _terminal(child, paths) from error
+
+    async def _wait_gone(self, child: Child, uid: str) -> None:
+        pause = _FIRST_PAUSE
+        with anyio.move_on_after(self._recreate_timeout), self._forgetting(child):
+            while (found := await self._client.live_read(*child.id)) is not None:
+                if found.meta.uid != uid:
+                    raise ConflictError(f"{child} was made anew by somebody else; read it again")
+                await anyio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - jitter
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            return
+        raise DeadlineError(
+            f"{child} is still being deleted after {self._recreate_timeout:g} s; see its finalizers"
+        )
+
+    async def _send(self, child: Child, body: Tree) -> StoredObject:
+        with self._forgetting(child):
+            return await self._client.apply(
+                child.kind.resource, body, field_manager=self._field_manager
+            )
+
+    def _done(self, child: Child, plan: Plan, answer: StoredObject, outcome: Outcome) -> Applied:
+        self._remember(child, answer_to(child, plan, answer))
+        return Applied(answer, outcome, plan.drift)
+
+    def _remember(self, child: Child, answer: Answer) -> None:
+        self._memory.setdefault(child.owner_id, {})[child.id] = answer
+
+    def _forget_child(self, child: Child) -> None:
+        self._memory.get(child.owner_id, {}).pop(child.id, None)
+
+    @contextmanager
+    def _forgetting(self, child: Child) -> Iterator[None]:
+        """Start afresh when the object that we knew is gone, or another has its name."""
+        try:
+            yield
+        except ConflictError:
+            self._forget_child(child)
+            raise
+        except InvalidError as error:
+            if not is_other_object(error):
+                raise
+            self._forget_child(child)
+            raise ConflictError(f"{child} was made anew; read it again") from error
+
+
+def _unchanged(child: Child, live: StoredObject, last: Answer) -> Applied:
+    if last.refused:
+        raise _terminal(child, last.refused)
+    return Applied(live, Outcome.UNCHANGED, last.drift)
+
+
+def _terminal(child: Child, paths: tuple[str, ...]) -> TerminalError:
+    return TerminalError(
+        f"{child}: {', '.join(paths)} cannot be changed; take the change back, or delete "
+        f"the {child.kind.resource.kind} to have it made anew"
+    )

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was sent last for an object, and what the server made of it: digests, not trees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flexinfer.kinds.immutable import ImmutableField
+    from flexinfer.meta.envelope import ObjectMeta
+
+
+class Outcome(StrEnum):
+    """Say what an apply came to."""
+
+    CREATED = "created"
+    UPDATED = "updated"
+    """The object has another version than the one that was looked at: our change, or at the
+    same moment somebody else's."""
+    UNCHANGED = "unchanged"
+    """Nothing was sent, or the server found nothing to change in what was."""
+    RECREATED = "recreated"
+    """The object was deleted for a change that it could not take, and made anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Remember the server's last answer about one object.
+
+    `asked` and `sent` are digests of the intent before and after immutable fields were settled;
+    `values` is one of the live values at the paths of what was sent, as the server normalised
+    them. `refused` are the paths of a change that the server would not make, and `learned` what
+    to preserve because of it.
+    """
+
+    uid: str
+    resource_version: str
+    asked: bytes
+    sent: bytes
+    values: bytes
+    drift: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    learned: tuple[ImmutableField, ...] = ()
+
+    def is_current(self, meta: ObjectMeta, asked: bytes) -> bool:
+        """Tell whether nothing can have changed: same intent, same version of the object."""
+        return self.asked == asked and (self.uid, self.resource_version) == (
+            meta.uid,
+            meta.resource_version,
+        )

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write the status of an object, when it says something new."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from flexinfer.apply.intent import canonical, check_entries, clean, digest, values_at
+from flexinfer.apply.memory import Answer, Outcome
+from flexinfer.apply.request import check_field_manager
+from flexinfer.errors import ConflictError, NotFoundError
+from flexinfer.kinds.structure import shape_of, structure_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from flexinfer.apply.live import LiveClient
+    from flexinfer.kinds.structure import Shape, Structure
+    from flexinfer.meta.envelope import ObjectMeta, StoredObject, Tree
+    from flexinfer.meta.resource import NamespacedName, Resource
+
+
+class StatusWriter:
+    """Apply the part of a status that one controller owns, never a heartbeat.
+
+    *foreign* names the fields of the status that others write: only without a memory, after a
+    restart, does it matter, when the live status must be ours to the letter for nothing to be
+    sent. The status has to be complete in each call: what is left out is taken away.
+    """
+
+    def __init__(
+        self,
+        client: LiveClient,
+        *,
+        field_manager: str,
+        foreign: Collection[str] = (),
+        structures: Mapping[Resource, Structure] | None = None,
+    ) -> None:
+        """Refuse impossible settings with ConfigurationError."""
+        self._client = client
+        self._field_manager = check_field_manager(field_manager)
+        self._foreign = frozenset(foreign)
+        self._structures = structures or {}
+        self._shapes: dict[Resource, Shape] = {}
+        self._memory: dict[tuple[Resource, NamespacedName], Answer] = {}
+
+    async def write(self, resource: Resource, meta: ObjectMeta, status: Tree) -> Outcome:
+        """Make the status of the object that *meta* was read from say *status*.
+
+        The request is bound to the version that the client knows; if somebody wrote meanwhile
+        it is sent once more, bound to the newest.
+
+        Raises ConflictError when that object is gone or was made anew: whoever has the name
+        now gets a status from a run that looked at it; NotFoundError for a kind without a
+        status subresource; TerminalError for two entries of one key; and what the client
+        raises. The order of conditions, and of what *structures* calls a set or a map, does
+        not matter.
+        """
+        live = self._same(resource, meta, await self._client.read(resource, meta.key))
+        intent = {"status": clean(status)}
+        shape = self._shape(resource)
+        check_entries(intent, shape)
+        if self._says(resource, live, intent, shape):
+            return Outcome.UNCHANGED
+        answer = await self._send(resource, live.meta, intent)
+        self._remember(resource, answer, intent, shape)
+        is_same = answer.meta.resource_version == live.meta.resource_version
+        return Outcome.UNCHANGED if is_same else Outcome.UPDATED
+
+    def forget(self, resource: Resource, key: NamespacedName) -> None:
+        """Drop what is remembered of an object that is gone."""
+        self._memory.pop((resource, key), None)
+
+    def _shape(self, resource: Resource) -> Shape:
+        if resource not in self._shapes:
+            structure = structure_of(resource) | self._structures.get(resource, {})
+            self._shapes[resource] = shape_of(structure)
+        return self._shapes[resource]
+
+    def _says(self, resource: Resource, live: StoredObject, intent: Tree, shape: Shape) -> bool:
+        """Tell whether the live status says it already, and bring the memory up to date."""
+        last = self._memory.get((resource, live.meta.key))
+        asked = digest(canonical(intent, shape))
+        if last is not None and last.uid == live.meta.uid:
+            if last.is_current(live.meta, asked):
+                return True
+            values = digest(values_at(intent, live.tree(resource), shape))
+            if (last.asked, last.values) != (asked, values):
+                return False
+            self._memory[resource, live.meta.key] = replace(
+                last, resource_version=live.meta.resource_version
+            )
+            return True
+        found = live.tree(resource).get("status") or {}
+        ours = {"status": {f: v for f, v in found.items() if f not in self._foreign}}
+        if canonical(ours, shape) != canonical(intent, shape):
+            return False
+        self._remember(resource, live, intent, shape)
+        return True
+
+    def _remember(
+        self, resource: Resource, answer: StoredObject, intent: Tree, shape: Shape
+    ) -> None:
+        asked = digest(canonical(intent, shape))
+        self._memory[resource, answer.meta.key] = Answer(
+            uid=answer.meta.uid,
+            resource_version=answer.meta.resource_version,
+            asked=asked,
+            sent=asked,
+            values=digest(values_at(intent, answer.tree(resource), shape)),
+        )
+
+    async def _send(self, resource: Resource, meta: ObjectMeta, intent: Tree) -> StoredObject:
+        try:
+            return await self._apply(resource, meta, intent)
+        except (ConflictError, NotFoundError) as error:
+            found = await self._client.live_read(resource, meta.key)
+            newest = self._same(resource, meta, found).meta
+            if isinstance(error, NotFoundError):
+                raise  # the object is there: its kind has no status
+        return await self._apply(resource, newest, intent)
+
+    async def _apply(self, resource: Resource, meta: ObjectMeta, intent: Tree) -> StoredObject:
+        metadata = {
+            "name": meta.name,
+            "namespace": meta.namespace or None,
+            "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+        }
+        head = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
+        return await self._client.apply(
+            resource, clean(head) | intent, field_manager=self._field_manager, subresource="status"
+        )
+
+    def _same(
+        self, resource: Resource, meta: ObjectMeta, found: StoredObject | None
+    ) -> StoredObject:
+        if found is None or found.meta.uid != meta.uid:
+            self.forget(resource, meta.key)
+            raise ConflictError(f"{resource.kind} {meta.key} is gone or was made anew")
+        return found

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conditions as values: pure functions on sequences of `Condition`, none of which changes one.
+
+A status that is computed anew in every run stays equal to the last one as long as nothing
+happened: a transition time moves only when the status flips, the order is fixed, and times
+carry no fraction of a second. That is what keeps a controller from waking itself up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flexinfer.meta.condition import Condition, ConditionStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+MAX_MESSAGE = 1024
+"""Characters that a message keeps; the API allows 32,768, which nobody reads in `kubectl get`."""
+
+
+def find(conditions: Iterable[Condition], type_: str) -> Condition | None:
+    """Return the condition of that type, or None when it was never set."""
+    return next((c for c in conditions if c.type == type_), None)
+
+
+def is_true(conditions: Iterable[Condition], type_: str) -> bool:
+    """Tell whether the condition is there and True; Unknown is not."""
+    found = find(conditions, type_)
+    return found is not None and found.status is ConditionStatus.TRUE
+
+
+def upsert(conditions: Iterable[Condition], new: Condition, *, now: datetime) -> list[Condition]:
+    """Return *conditions*, normalised, with *new* in the place of its type.
+
+    The transition time of *new* is not read: it becomes *now* when the status flipped or the
+    type is new, and stays what it was otherwise. *now* needs a time zone.
+    """
+    others = [c for c in conditions if c.type != new.type]
+    old = find(reversed(list(conditions)), new.type)
+    moved = old is None or old.status is not new.status
+    at = now if old is None or moved else old.last_transition_time
+    return normalise([*others, Condition(**{**dict(new), "last_transition_time": at})])
+
+
+def set_condition(  # noqa: PLR0913 - the fields of a condition, by keyword
+    conditions: Iterable[Condition],
+    type_: str,
+    status: ConditionStatus,
+    *,
+    reason: str,
+    message: str = "",
+    observed_generation: int,
+    now: datetime,
+) -> list[Condition]:
+    """Build a condition from its fields and `upsert` it.
+
+    *observed_generation* is the generation that was read at the start of the run.
+    """
+    new = Condition(
+        type=type_,
+        status=status,
+        observed_generation=observed_generation,
+        last_transition_time=now,
+        reason=reason,
+        message=shorten(message),
+    )
+    return upsert(conditions, new, now=now)
+
+
+def normalise(conditions: Iterable[Condition]) -> list[Condition]:
+    """Return one condition a type, the last one given, in the one order: Ready, then by type.
+
+    Messages are cut to `MAX_MESSAGE` characters.
+    """
+    latest = {c.type: c for c in conditions}
+    return [_bounded(c) for c in sorted(latest.values(), key=lambda c: (c.type != "Ready", c.type))]
+
+
+def shorten(message: str) -> str:
+    """Cut a message to `MAX_MESSAGE` characters, the last of them an ellipsis."""
+    return message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 1]}…"
+
+
+def _bounded(condition: Condition) -> Condition:
+    message = shorten(condition.message)
+    if message == condition.message:
+        return condition
+    return condition.model_copy(update={"message": message})

@@ -1,2 +1,75 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FlexInfer's controller framework."""
+"""FlexInfer's controller framework: the names that an author of a reconciler needs.
+
+An event's way through the package, and so the order to read it in:
+
+`client` (bytes to and from the API server) → `cache` (the local copy) → `event` → `predicate` →
+`handler` → `workqueue` → `controller` → `reconcile` (the author's code) → `apply` (children and
+status) → `client`. `builder` and `manager` put it together; `envtest` runs a real control plane.
+
+Names are imported on first use, so that `import flexinfer` loads nothing else.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flexinfer.apply import Applied as Applied
+    from flexinfer.apply import Applier as Applier
+    from flexinfer.apply import Outcome as Outcome
+    from flexinfer.apply import StatusWriter as StatusWriter
+    from flexinfer.builder import controller_for as controller_for
+    from flexinfer.client.protocol import Client as Client
+    from flexinfer.client.transport import Transport as Transport
+    from flexinfer.controller import Controller as Controller
+    from flexinfer.controller import ControllerOptions as ControllerOptions
+    from flexinfer.crd.markers import PrintColumn as PrintColumn
+    from flexinfer.crd.markers import resource as resource
+    from flexinfer.errors import FlexInferError as FlexInferError
+    from flexinfer.errors import TerminalError as TerminalError
+    from flexinfer.manager import Manager as Manager
+    from flexinfer.manager import ManagerOptions as ManagerOptions
+    from flexinfer.meta.condition import Condition as Condition
+    from flexinfer.meta.object import Model as Model
+    from flexinfer.meta.object import Object as Object
+    from flexinfer.meta.resource import Resource as Resource
+    from flexinfer.reconcile import Reconciler as Reconciler
+    from flexinfer.reconcile import Request as Request
+    from flexinfer.reconcile import Result as Result
+
+_HOME = {
+    "Applied": "flexinfer.apply",
+    "Applier": "flexinfer.apply",
+    "Client": "flexinfer.client.protocol",
+    "Condition": "flexinfer.meta.condition",
+    "Controller": "flexinfer.controller",
+    "ControllerOptions": "flexinfer.controller",
+    "FlexInferError": "flexinfer.errors",
+    "Manager": "flexinfer.manager",
+    "ManagerOptions": "flexinfer.manager",
+    "Model": "flexinfer.meta.object",
+    "Object": "flexinfer.meta.object",
+    "Outcome": "flexinfer.apply",
+    "PrintColumn": "flexinfer.crd.markers",
+    "Reconciler": "flexinfer.reconcile",
+    "Request": "flexinfer.reconcile",
+    "Resource": "flexinfer.meta.resource",
+    "Result": "flexinfer.reconcile",
+    "StatusWriter": "flexinfer.apply",
+    "TerminalError": "flexinfer.errors",
+    "Transport": "flexinfer.client.transport",
+    "controller_for": "flexinfer.builder",
+    "resource": "flexinfer.crd.markers",
+}
+
+__all__ = sorted(_HOME)  # noqa: PLE0605 - one list of names is enough; a test compares them
+
+
+def __getattr__(name: str) -> object:
+    """Import the module that *name* lives in."""
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)

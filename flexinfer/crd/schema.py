@@ -101,9 +101,7 @@ class _Generator(GenerateJsonSchema):
     def encode_default(self, dft: Any) -> Any:
         return _encoded(dft)
 
-    def handle_invalid_for_json_schema(
-        self, _schema: object, error_info: str
-    ) -> JsonSchemaValue:
+    def handle_invalid_for_json_schema(self, _schema: object, error_info: str) -> JsonSchemaValue:
         return {_INVALID: error_info}
 
 

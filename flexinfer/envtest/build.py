@@ -169,10 +169,7 @@ class BuildCache:
                 command, cwd=cwd, env=self._build_environment(), stdout=output, stderr=output
             )
             try:
-                while process.poll() is None:
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.wait(_REPORT_EVERY)
-                        break
+                while not _ends(process, within=_REPORT_EVERY):
                     self.report(f"building {what}: {time.monotonic() - started:.0f} s")
             except BaseException:
                 process.terminate()
@@ -213,6 +210,14 @@ class BuildCache:
             check=True,
         )
         return done.stdout
+
+
+def _ends(process: subprocess.Popen[bytes], *, within: float) -> bool:
+    try:
+        process.wait(within)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _write_manifest(folder: Path) -> None:

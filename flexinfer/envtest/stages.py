@@ -108,47 +108,43 @@ def _after(annotation: str) -> Tree:
 
 def pod_stages() -> list[Tree]:
     """Return what happens to pods on simulated nodes."""
-    no_pull = _behaves(Behaviour.IMAGE_PULL_FAILURE)
-    crash_loop = _behaves(Behaviour.CRASH_LOOP)
-    never_ready = _behaves(Behaviour.NEVER_READY)
-    fails = _behaves(Behaviour.FAIL)
+    starts = _without(_behaves(Behaviour.IMAGE_PULL_FAILURE))
     by_itself = _without(_OF_A_JOB)
-    then = podstatus
     return [
-        _pod("pod-start", (_PENDING, _without(no_pull)), then.STARTED),
+        _pod("pod-start", (_PENDING, starts), podstatus.STARTED),
         _pod(
             "pod-ready",
             (_RUNNING, _WELL, by_itself, _without(_READY)),
-            then.READY,
+            podstatus.READY,
             delay=_after(READY_AFTER),
         ),
         _pod(
             "pod-complete",
             (_RUNNING, _WELL, _OF_A_JOB),
-            then.COMPLETED,
+            podstatus.COMPLETED,
             delay=_after(COMPLETE_AFTER),
         ),
-        _pod("pod-fail", (_RUNNING, fails), then.FAILED, delay=_after(COMPLETE_AFTER)),
-        _pod("pod-crash", (_RUNNING, crash_loop, _without(_BACKING_OFF)), then.CRASHED),
-        _pod(
-            "pod-crash-again",
-            (_RUNNING, crash_loop, _BACKING_OFF),
-            then.CRASHED,
-            delay={"durationMilliseconds": RESTART_EVERY_MS},
-        ),
-        _pod("pod-unready", (_RUNNING, never_ready, _READY), then.UNREADY),
-        _pod(
-            "pod-image-pull-fails",
-            (_PENDING, no_pull, _without(_PULL_WAITS)),
-            then.PULL_FAILED,
-        ),
-        _pod(
-            "pod-image-pull-waits",
-            (_PENDING, no_pull, _PULL_FAILED),
-            then.PULL_WAITS,
-            delay={"durationMilliseconds": PULL_BACK_OFF_MS},
-        ),
+        *_failing_pod_stages(),
         _stage("pod-delete", "Pod", (_GOING, _OURS), {"delete": True}),
+    ]
+
+
+def _failing_pod_stages() -> list[Tree]:
+    fails = _behaves(Behaviour.FAIL)
+    crashes = _behaves(Behaviour.CRASH_LOOP)
+    no_pull = _behaves(Behaviour.IMAGE_PULL_FAILURE)
+    never_ready = _behaves(Behaviour.NEVER_READY)
+    again = {"durationMilliseconds": RESTART_EVERY_MS}
+    back_off = {"durationMilliseconds": PULL_BACK_OFF_MS}
+    pull_fails = (_PENDING, no_pull, _without(_PULL_WAITS))
+    pull_waits = (_PENDING, no_pull, _PULL_FAILED)
+    return [
+        _pod("pod-fail", (_RUNNING, fails), podstatus.FAILED, delay=_after(COMPLETE_AFTER)),
+        _pod("pod-crash", (_RUNNING, crashes, _without(_BACKING_OFF)), podstatus.CRASHED),
+        _pod("pod-crash-again", (_RUNNING, crashes, _BACKING_OFF), podstatus.CRASHED, delay=again),
+        _pod("pod-unready", (_RUNNING, never_ready, _READY), podstatus.UNREADY),
+        _pod("pod-image-pull-fails", pull_fails, podstatus.PULL_FAILED),
+        _pod("pod-image-pull-waits", pull_waits, podstatus.PULL_WAITS, delay=back_off),
     ]
 
 

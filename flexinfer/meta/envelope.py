@@ -44,7 +44,7 @@ class _Wire(
         )
 
 
-class OwnerReference(_Wire):
+class OwnerReference(_Wire, frozen=True):
     """Point at the owner of an object; identity is the UID, not the name."""
 
     api_version: str
@@ -60,7 +60,7 @@ class OwnerReference(_Wire):
         return self.api_version.rpartition("/")[0]
 
 
-class ObjectMeta(_Wire):
+class ObjectMeta(_Wire, frozen=True):
     """Hold the metadata that controllers read; times stay RFC 3339 strings."""
 
     name: str = ""

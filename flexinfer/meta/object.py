@@ -10,10 +10,11 @@ from pydantic.alias_generators import to_camel
 
 from flexinfer.errors import DecodeError
 from flexinfer.meta.envelope import ObjectMeta, decode_tree
+from flexinfer.meta.resource import Resource
 
 if TYPE_CHECKING:
     from flexinfer.meta.envelope import StoredObject, Tree
-    from flexinfer.meta.resource import NamespacedName, Resource
+    from flexinfer.meta.resource import NamespacedName
 
 
 class Model(BaseModel):

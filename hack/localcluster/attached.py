@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flexinfer.envtest.processes import Processes
-
 from hack.localcluster import expectations, show
 from hack.localcluster.local import EXPECTATIONS, ROOT, SAMPLES_WITHIN, step
 from hack.localcluster.processes import ManagerProcess

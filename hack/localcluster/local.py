@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flexinfer.envtest.controlplane import ControlPlane
-
 from hack.localcluster import expectations, show
 from hack.localcluster.processes import ManagerProcess
 

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import aiohttp
@@ -167,14 +168,11 @@ async def test_a_child_is_written_and_written_again_when_it_is_deleted(
             admin.create(configmaps(namespace), configmap("late"))
             secrets = f"/api/v1/namespaces/{namespace}/secrets"
             for name in ("early", "late"):
-                first = await eventually(lambda name=name: admin.get(f"{secrets}/{name}"))  # type: ignore[misc] # bound early on purpose
-                admin.delete(f"{secrets}/{name}")
-                await eventually(
-                    lambda name=name, first=first: (  # type: ignore[misc] # bound early on purpose
-                        admin.get(f"{secrets}/{name}")["metadata"]["uid"]
-                        != first["metadata"]["uid"]
-                    )
-                )
+                secret = f"{secrets}/{name}"
+                first = await eventually(partial(admin.get, secret))
+                admin.delete(secret)
+                uid = first["metadata"]["uid"]
+                await eventually(partial(is_replaced, control_plane, secret, uid))
             _, metrics = await get(made.metrics_port, "/metrics")
     series = 'controller_runtime_reconcile_total{controller="configmap",result="error"} 0.0'
     assert series in metrics
@@ -218,6 +216,10 @@ async def test_an_orphan_does_not_wake_the_owner_of_the_same_name(
             admin.apply(f"{secrets}/old-child", stale)
             await settled(control_plane, reconciler, namespace)
             assert key not in reconciler.seen
+
+
+def is_replaced(plane: ControlPlane, path: str, uid: str) -> bool:
+    return bool(plane.admin.get(path)["metadata"]["uid"] != uid)
 
 
 def owners(secret: Tree) -> list[Tree]:

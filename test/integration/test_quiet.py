@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+
 from flexinfer.envtest.eventually import eventually_sync
 from flexinfer.envtest.processes import ProcessError
-
 from hack.localcluster import local
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from flexinfer.envtest.audit import AuditTrail
     from flexinfer.envtest.controlplane import ControlPlane
-
     from flexinfer.meta.envelope import Tree
     from hack.localcluster.processes import ManagerProcess
 
@@ -68,18 +68,22 @@ def reconciles(process: ManagerProcess) -> int:
     return sum(int(float(count)) for count in counts)
 
 
+def reached(process: ManagerProcess, count: int) -> bool:
+    return reconciles(process) >= count
+
+
 def settle(plane: ControlPlane, process: ManagerProcess) -> None:
     """Wait until a touch of every model is one reconcile each: all earlier events are through."""
-    models = [item["metadata"]["name"] for item in plane.admin.get(MODELS)["items"]]
-    for name in models:
+    for model in plane.admin.get(MODELS)["items"]:
+        name = model["metadata"]["name"]
+        eventually_sync(partial(one_touch_is_one_reconcile, plane, process, name), within=30)
 
-        def one_touch_one_reconcile(name: str = name) -> bool:
-            before = reconciles(process)
-            touch(plane, name, f"settle-{before}")
-            eventually_sync(lambda: reconciles(process) > before, within=10, every=0.01)
-            return reconciles(process) == before + 1
 
-        eventually_sync(one_touch_one_reconcile, within=30)
+def one_touch_is_one_reconcile(plane: ControlPlane, process: ManagerProcess, name: str) -> bool:
+    before = reconciles(process)
+    touch(plane, name, f"settle-{before}")
+    eventually_sync(partial(reached, process, before + 1), within=10, every=0.01)
+    return reconciles(process) == before + 1
 
 
 def touch(plane: ControlPlane, name: str, value: str) -> None:
@@ -97,8 +101,7 @@ def test_a_hundred_reconciles_of_an_unchanged_model_send_no_write(plane: Control
         mark, start = plane.audit_log.mark(), reconciles(process)
         for number in range(100):
             touch(plane, "quiet", str(number))
-            expected = start + number + 1
-            eventually_sync(lambda e=expected: reconciles(process) >= e, within=10, every=0.005)
+            eventually_sync(partial(reached, process, start + number + 1), within=10, every=0.005)
         assert reconciles(process) == start + 100
         assert writes(plane, mark) == ()
 

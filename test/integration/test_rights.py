@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from flexinfer.envtest.eventually import eventually_sync
 
+from flexinfer.envtest.eventually import eventually_sync
 from hack.localcluster import local
 from hack.localcluster.expectations import ready_condition
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flexinfer.envtest.controlplane import ControlPlane
-
     from flexinfer.meta.envelope import Tree
     from hack.localcluster.processes import ManagerProcess
 

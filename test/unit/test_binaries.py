@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FAKE_GO = """#!{python}
-import os, pathlib, sys
+import os, pathlib, sys, time
 log = pathlib.Path({log!r})
 args = sys.argv[1:]
 if args[0] == "version":
@@ -28,6 +28,7 @@ if args[0] == "version":
     sys.exit()
 with log.open("a") as file:
     file.write(" ".join(args) + "\\n")
+time.sleep(float(os.environ.get("FAKE_GO_SLEEPS", "0")))
 if os.environ.get("FAKE_GO_FAILS"):
     print("package is not in std", file=sys.stderr)
     sys.exit(1)
@@ -36,7 +37,7 @@ out = args[args.index("-o") + 1]
 packages = [arg for arg in args if "/" in arg and not arg.startswith("-") and arg != out]
 for package in packages[-3:]:
     path = pathlib.Path(out, package.split("/")[-1]) if out.endswith("/") else pathlib.Path(out)
-    path.write_text("#!/bin/sh\\necho Kubernetes v1.37.2\\n")
+    path.write_text("#!/bin/sh\\necho Kubernetes v1.37.2\\nexit ${{FAKE_GO_BREAKS:-0}}\\n")
     path.chmod(0o755)
 """
 
@@ -244,6 +245,42 @@ def test_a_failed_build_says_what_go_said_and_leaves_no_cache(machine: Machine) 
     assert not list(machine.cache.parent.glob(".*"))
 
 
+def test_main_prints_the_folder_or_the_sentence(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {**machine.environ, "KUBEBUILDER_ASSETS": ""}.items():
+        monkeypatch.setenv(name, value)
+    assert binaries.main() == 1
+    assert "install Go" in capsys.readouterr().err
+    folder = machine.provide("bin")
+    assert binaries.main() == 0
+    assert capsys.readouterr().out == f"{folder}\n"
+
+
+def test_a_build_that_does_not_run_is_refused(machine: Machine) -> None:
+    machine.install_go()
+    with pytest.raises(build.BinariesError, match="freshly built etcd does not run"):
+        machine.find(FAKE_GO_BREAKS="1")
+    assert not machine.cache.exists()
+
+
+def test_a_build_says_that_it_is_still_at_work_and_ends_with_its_owner(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.install_go()
+    monkeypatch.setattr(build, "_REPORT_EVERY", 0.05)
+
+    def stop(line: str) -> None:
+        machine.said.append(line)
+        if line.endswith(" s"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        binaries.find({**machine.environ, "FAKE_GO_SLEEPS": "600"}, report=stop)
+    assert machine.said[-1].startswith("building etcd: 0 s")
+    assert not list(machine.cache.parent.glob(".*"))
+
+
 def test_the_command_prints_the_folder_alone(machine: Machine) -> None:
     folder = machine.provide("bin")
     done = _command(machine)
@@ -261,7 +298,7 @@ def test_the_command_fails_with_the_sentence_alone(machine: Machine) -> None:
 def _command(machine: Machine) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "flexinfer.envtest.binaries"],
-        env={**machine.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+        env={**os.environ, "KUBEBUILDER_ASSETS": "", **machine.environ},
         capture_output=True,
         text=True,
         check=False,

@@ -24,9 +24,8 @@ from flexinfer.meta.resource import GroupVersionKind, NamespacedName, Resource
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from flexinfer.meta.selector import Selector
-
     from flexinfer.client.protocol import Client
+    from flexinfer.meta.selector import Selector
 
 WIDGETS = Resource(GroupVersionKind("example.org", "v1", "Widget"), "widgets")
 NODES = Resource(GroupVersionKind("", "v1", "Node"), "nodes", namespaced=False)

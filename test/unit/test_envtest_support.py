@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flexinfer.envtest import stages
+from flexinfer.envtest import loopback, stages
 from flexinfer.envtest.audit import AuditLog, policy
 from flexinfer.envtest.controlplane import Options
 from flexinfer.envtest.eventually import eventually, eventually_sync
@@ -131,6 +131,35 @@ def test_the_guard_lets_loopback_pass_and_nothing_else() -> None:
         assert socket.getaddrinfo(None, 80)
 
 
+@pytest.mark.parametrize(
+    ("event", "args", "passes"),
+    [
+        ("socket.connect", (None, ("127.0.0.1", 80)), True),
+        ("socket.connect", (None, ("127.9.9.9", 80)), True),
+        ("socket.connect", (None, ("::1", 80, 0, 0)), True),
+        ("socket.connect", (None, ("localhost", 80)), True),
+        ("socket.connect", (None, "/run/socket"), True),
+        ("socket.connect", (None, ("192.0.2.1", 80)), False),
+        ("socket.connect", (None, ("fe80::1%eth0", 80, 0, 0)), False),
+        ("socket.connect", (None, ("registry.invalid", 80)), False),
+        ("socket.sendto", (None, ("192.0.2.1", 80)), False),
+        ("socket.sendmsg", (None, None), True),
+        ("socket.bind", (None, ("0.0.0.0", 80)), True),
+        ("socket.getaddrinfo", (None, 80), True),
+        ("socket.getaddrinfo", (b"localhost", 80), True),
+        ("socket.getaddrinfo", ("192.0.2.1", 80), True),
+        ("socket.gethostbyname", ("registry.invalid",), False),
+    ],
+)
+def test_the_guard_judges_each_event(event: str, args: tuple[object, ...], *, passes: bool) -> None:
+    with loopback_only():
+        if passes:
+            loopback._hook(event, args)
+        else:
+            with pytest.raises(OutsideLoopbackError):
+                loopback._hook(event, args)
+
+
 def test_free_ports_differ_and_can_be_listened_on() -> None:
     ports = free_ports(8)
     assert len(set(ports)) == 8
@@ -171,9 +200,10 @@ def test_without_a_control_plane_a_test_fails_with_the_cure(tmp_path: Path) -> N
             *("-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path / "test_it.py")),
         ],
         env={
+            **os.environ,
             "PATH": str(tmp_path),
-            "HOME": str(tmp_path),
-            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            "FLEXINFER_CACHE": str(tmp_path),
+            "KUBEBUILDER_ASSETS": "",
         },
         capture_output=True,
         text=True,

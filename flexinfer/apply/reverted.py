@@ -84,7 +84,8 @@ class Witness:
     async def look(self, child: Child, body: Tree) -> tuple[Claim, ...] | None:
         """Ask the server once, before *body* is applied.
 
-        Returns None when nobody wants to know, or knows of this child already. A question without an answer is an answer without claims: the apply goes on.
+        Returns None when nobody wants to know, or knows of this child already; without an answer
+        no claims, so that the apply goes on.
         """
         if self._observer is None or not self._is_time(child):
             return None

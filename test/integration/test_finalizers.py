@@ -116,6 +116,9 @@ async def test_a_stale_view_neither_loses_nor_doubles(
         assert b.meta().finalizers == (THEIRS, FOREIGN)
         await b.remove(seen)
         assert b.meta().finalizers == (THEIRS, FOREIGN)
+        b.set(THEIRS)
+        await b.remove(seen)
+        assert b.meta().finalizers == (THEIRS,)
 
 
 async def test_c59_two_controllers_on_one_object_never_lose_or_double_a_finalizer(

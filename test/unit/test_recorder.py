@@ -287,6 +287,24 @@ async def test_a_lost_answer_is_found_out_by_the_name(authority: CertificateAuth
         assert (b.sent("create"), b.dropped("rejected")) == (1, 0)
 
 
+async def test_a_lost_answer_may_have_had_a_smaller_count(authority: CertificateAuthority) -> None:
+    taken = status_answer(409, "AlreadyExists", "there is one")
+    async with bench(authority) as b:
+        b.script(Reset())
+        b.emit()
+
+        async def meanwhile(_: float) -> None:
+            b.emit()
+            b.script(taken)
+            b.script_patch(PATCHED)
+            await anyio.lowlevel.checkpoint()
+
+        b.broadcaster._sleep = meanwhile
+        await b.broadcaster.send()
+        (patch,) = b.bodies("PATCH")
+        assert patch["series"]["count"] == 2
+
+
 async def test_an_event_that_expired_is_made_anew(authority: CertificateAuthority) -> None:
     async with bench(authority) as b:
         b.emit()

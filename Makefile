@@ -120,7 +120,7 @@ build-installer: env ## Write dist/install.yaml: all that deploy would apply
 
 .PHONY: docker-build
 docker-build: ## Build the image IMG (needs a container engine)
-	@$$(hack/container-engine.sh) build --tag $(IMG) .
+	@engine=$$(hack/container-engine.sh); "$$engine" build --tag $(IMG) .
 
 .PHONY: kind-up
 kind-up: ## Make a kind cluster named flexinfer (needs a container engine)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from flexinfer.manager import Manager
     from flexinfer.meta.object import Object
     from flexinfer.meta.resource import Resource
+    from flexinfer.meta.selector import Selector
     from flexinfer.predicate import Predicate
     from flexinfer.reconcile import Reconciler, Request
     from flexinfer.workqueue import RateLimiter
@@ -57,6 +58,7 @@ class _Watch:
     kind: type[Object]
     predicate: Predicate | None
     map_to: MapFunction | None = None  # None: the owner
+    labels: Selector | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +97,16 @@ class Builder:
         return replace(self, others=self.others + added)
 
     def watches(
-        self, kind: type[Object], *, map_to: MapFunction, predicate: Predicate | None = None
+        self,
+        kind: type[Object],
+        *,
+        map_to: MapFunction,
+        predicate: Predicate | None = None,
+        labels: Selector | None = None,
     ) -> Self:
         """Hear of the objects of *kind*; *map_to* says which of ours each concerns.
 
+        With *labels* only the objects that they select are listed, watched and cached.
         Is the same as a Source with `handler.enqueue_mapped`. Raises ConfigurationError for a
         *map_to* that is a coroutine function: it runs inside the informer and cannot wait.
         """
@@ -107,7 +115,7 @@ class Builder:
                 f"map_to of {kind.resource} is a coroutine function: make it a plain one that"
                 " looks into the cache"
             )
-        return replace(self, others=(*self.others, _Watch(kind, predicate, map_to)))
+        return replace(self, others=(*self.others, _Watch(kind, predicate, map_to, labels)))
 
     def named(self, name: str) -> Self:
         """Use *name* in metrics and logs; it has to be unique in the process."""
@@ -147,7 +155,9 @@ class Builder:
             sources=[
                 self._source(self.kind.resource, enqueue_self, self.predicate),
                 *(
-                    self._source(watch.kind.resource, self._handler(watch), watch.predicate)
+                    self._source(
+                        watch.kind.resource, self._handler(watch), watch.predicate, watch.labels
+                    )
                     for watch in self.others
                 ),
             ],
@@ -157,8 +167,15 @@ class Builder:
         self.manager.add(controller)
         return controller
 
-    def _source(self, resource: Resource, handler: Handler, predicate: Predicate | None) -> Source:
-        return Source(self.manager.informers.informer(resource), handler, predicate=predicate)
+    def _source(
+        self,
+        resource: Resource,
+        handler: Handler,
+        predicate: Predicate | None,
+        labels: Selector | None = None,
+    ) -> Source:
+        informer = self.manager.informers.informer(resource, labels=labels)
+        return Source(informer, handler, predicate=predicate)
 
     def _handler(self, watch: _Watch) -> Handler:
         if watch.map_to is not None:

@@ -15,7 +15,7 @@ from flexinfer.kinds.structure import shape_of, structure_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from flexinfer.apply.live import LiveClient
+    from flexinfer.client.protocol import Client
     from flexinfer.kinds.structure import Shape, Structure
     from flexinfer.meta.envelope import ObjectMeta, StoredObject, Tree
     from flexinfer.meta.resource import NamespacedName, Resource
@@ -31,7 +31,7 @@ class StatusWriter:
 
     def __init__(
         self,
-        client: LiveClient,
+        client: Client,
         *,
         field_manager: str,
         foreign: Collection[str] = (),
@@ -48,14 +48,11 @@ class StatusWriter:
     async def write(self, resource: Resource, meta: ObjectMeta, status: Tree) -> Outcome:
         """Make the status of the object that *meta* was read from say *status*.
 
-        The request is bound to the version that the client knows; if somebody wrote meanwhile
-        it is sent once more, bound to the newest.
-
-        Raises ConflictError when that object is gone or was made anew: whoever has the name
-        now gets a status from a run that looked at it; NotFoundError for a kind without a
-        status subresource; TerminalError for two entries of one key; and what the client
-        raises. The order of conditions, and of what *structures* calls a set or a map, does
-        not matter.
+        The request is bound to the version that the client knows, because the API server looks
+        at no UID here. Raises ConflictError when somebody wrote meanwhile, and when that object
+        is gone or was made anew: the status belongs to a run that looks again; TerminalError
+        for two entries of one key; and what the client raises. The order of conditions, and of
+        what *structures* calls a set or a map, does not matter.
         """
         live = self._same(resource, meta, await self._client.read(resource, meta.key))
         intent = {"status": clean(status)}
@@ -115,11 +112,11 @@ class StatusWriter:
         try:
             return await self._apply(resource, meta, intent)
         except (ConflictError, NotFoundError) as error:
-            found = await self._client.live_read(resource, meta.key)
-            newest = self._same(resource, meta, found).meta
-            if isinstance(error, NotFoundError):
-                raise  # the object is there: its kind has no status
-        return await self._apply(resource, newest, intent)
+            self.forget(resource, meta.key)
+            if isinstance(error, ConflictError):
+                raise
+            msg = f"{resource.kind} {meta.key} is gone, or its kind has no status subresource"
+            raise ConflictError(msg) from error
 
     async def _apply(self, resource: Resource, meta: ObjectMeta, intent: Tree) -> StoredObject:
         metadata = {

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-import structlog
-
+from flexinfer import log
 from flexinfer.client.tls import client_context
 from flexinfer.errors import ConfigurationError
 
@@ -28,7 +27,7 @@ RELOAD_SECONDS = 60.0
 # A file that could not be read is probably being replaced: look again sooner.
 _RETRY_SECONDS = 5.0
 
-_log = structlog.get_logger(__name__)
+_log = log.get_logger(__name__)
 
 
 class Authorization(NamedTuple):

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import structlog
 import yaml
 
+from flexinfer import log
 from flexinfer.client.auth import StaticCredentials, TokenFileCredentials
 from flexinfer.client.tls import client_context
 from flexinfer.errors import ConfigurationError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PATH = Path("~/.kube/config")
 
-_log = structlog.get_logger(__name__)
+_log = log.get_logger(__name__)
 
 
 @dataclass(slots=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the generated manifests, or check that they are fresh."""
+"""`flexinfer manifests`: write what is generated from the types, or check that it is fresh."""
 
 from __future__ import annotations
 
@@ -14,22 +14,40 @@ FRESH, DRIFTED, MISUSED = 0, 1, 2
 _CURE = "run `make manifests` and commit the result"
 
 
-def run(outputs: Mapping[str, str], *, output: Path = Path("config"), check: bool = False) -> int:
-    """Write *outputs* below the folder *output*, or with *check* compare and change nothing.
+def manifests(*, output: Path = Path(), check: bool = False) -> int:
+    """Write CRDs, roles and the API reference; exit 1 when --check finds a difference.
 
     Args:
-        outputs: What is generated: paths below *output* and their texts.
-        output: The folder to write to.
-        check: Only compare; every file that differs is printed with the head of a diff.
+        output: The checkout to write to
+        check: Only compare, and show what differs
+    """
+    return run(generated(), output=output, check=check)
 
-    Returns:
-        0 when all is written or fresh, 1 when *check* found a difference, 2 when *output* cannot
-        be used.
+
+def generated() -> dict[str, str]:
+    """Return every generated file of the checkout: its path and its text."""
+    from api.flexinfer.v1alpha2.model_types import Model
+    from api.flexinfer.v1alpha2.reasons import MEANINGS
+    from controllers.model import RULES
+    from flexinfer.crd import document, generate, rbac, reference
+
+    return {
+        "config/crd/bases/ai.flexinfer_models.yaml": document.render(generate.crd_for(Model)),
+        "config/rbac/role.yaml": document.render(rbac.cluster_role("manager-role", RULES)),
+        "docs/reference/model.md": reference.reference_for(Model, reasons=MEANINGS),
+    }
+
+
+def run(outputs: Mapping[str, str], *, output: Path, check: bool = False) -> int:
+    """Write *outputs* below the folder *output*, or with *check* compare and change nothing.
+
+    Returns 0 when all is written or fresh, 1 when *check* found a difference, 2 when *output*
+    cannot be used.
     """
     from flexinfer.crd import drift
 
     if check and not output.is_dir():
-        print(f"{output} is no folder: name the one that holds the manifests", file=sys.stderr)
+        print(f"{output} is no folder: name the one that holds what was generated", file=sys.stderr)
         return MISUSED
     try:
         if not check:

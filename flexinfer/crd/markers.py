@@ -18,6 +18,7 @@ class WidgetSpec(Model):
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -45,22 +46,23 @@ _VERSION = re.compile(r"v[1-9][0-9]*((alpha|beta)[1-9][0-9]*)?")
 _SELECTABLE_MAX = 8
 
 
-class _Marker:
+class _Marker(ABC):
     """Add keys to the JSON schema of the type it annotates."""
 
     __slots__ = ()
 
-    def keys(self) -> Tree:
-        raise NotImplementedError
+    @abstractmethod
+    def _keys(self) -> Tree:
+        """Return what is added to the schema."""
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        return {**handler(schema), **self.keys()}
+        return {**handler(schema), **self._keys()}
 
 
 @dataclass(frozen=True, slots=True)
-class Rule(_Marker):
+class Rule:
     """Let the API server check a CEL expression and answer with *message* when it is false.
 
     *reason* is one of the API's FieldValue reasons, *field_path* a path below the marked field
@@ -118,8 +120,7 @@ class ListMap(_Marker):
             raise ConfigurationError("a ListMap has no keys: name the fields that identify an item")
         object.__setattr__(self, "names", names)
 
-    def keys(self) -> Tree:
-        """Return what is added to the schema."""
+    def _keys(self) -> Tree:
         return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(self.names)}
 
 
@@ -127,8 +128,7 @@ class ListMap(_Marker):
 class ListSet(_Marker):
     """Let the items of a list be merged as a set, and refuse duplicates."""
 
-    def keys(self) -> Tree:
-        """Return what is added to the schema."""
+    def _keys(self) -> Tree:
         return {"x-kubernetes-list-type": "set"}
 
 
@@ -136,8 +136,7 @@ class ListSet(_Marker):
 class PreserveUnknown(_Marker):
     """Keep fields that the schema does not name instead of pruning them."""
 
-    def keys(self) -> Tree:
-        """Return what is added to the schema."""
+    def _keys(self) -> Tree:
         return {"x-kubernetes-preserve-unknown-fields": True}
 
 
@@ -145,8 +144,7 @@ class PreserveUnknown(_Marker):
 class Nullable(_Marker):
     """Let the field be null on the wire, which is not the same as absent."""
 
-    def keys(self) -> Tree:
-        """Return what is added to the schema."""
+    def _keys(self) -> Tree:
         return {"nullable": True}
 
 
@@ -156,14 +154,13 @@ class Format(_Marker):
 
     name: str
 
-    def keys(self) -> Tree:
-        """Return what is added to the schema."""
+    def _keys(self) -> Tree:
         return {"format": self.name}
 
 
 @dataclass(frozen=True, slots=True)
 class _IntOrString(_Marker):
-    def keys(self) -> Tree:
+    def _keys(self) -> Tree:
         return {"x-kubernetes-int-or-string": True}
 
 

@@ -10,6 +10,7 @@ from flexinfer.crd.document import HEADER
 from flexinfer.crd.generate import schema_for
 from flexinfer.crd.markers import custom_resource
 from flexinfer.crd.schema import children
+from flexinfer.meta import duration, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,14 +23,24 @@ _LIMITS = (
     ("minimum", "exclusiveMinimum", "≥ {}", "> {}"),
     ("maximum", "exclusiveMaximum", "≤ {}", "< {}"),
 )
+# Scalars of the API conventions: recognised by their patterns, which say less than their names.
+_NAMED = {
+    duration.PATTERN: "duration",
+    duration.NON_NEGATIVE_PATTERN: "duration, not negative",
+    quantity.PATTERN: "quantity",
+}
+_NOTE = (
+    "A duration is written like `90s`, `5m` or `1h30m`; a quantity like `500m`, `2` or `16Gi`. "
+    "`[]` stands for each item of a list, `<key>` for each key of a map."
+)
 _SIZES = (
-    ("minLength", "at least {} characters"),
-    ("maxLength", "at most {} characters"),
-    ("minItems", "at least {} items"),
-    ("maxItems", "at most {} items"),
-    ("minProperties", "at least {} entries"),
-    ("maxProperties", "at most {} entries"),
-    ("pattern", "matches `{}`"),
+    ("minLength", "Characters: at least {}"),
+    ("maxLength", "Characters: at most {}"),
+    ("minItems", "Items: at least {}"),
+    ("maxItems", "Items: at most {}"),
+    ("minProperties", "Entries: at least {}"),
+    ("maxProperties", "Entries: at most {}"),
+    ("pattern", "Matches {}"),
 )
 
 
@@ -45,6 +56,7 @@ def reference_for(
     schema = schema_for(kind)
     parts = [
         _head(info, schema),
+        _NOTE,
         *_fields(schema),
         _rules(schema),
         _columns(info),
@@ -98,6 +110,8 @@ def _row(path: str, schema: Tree, required: bool) -> tuple[str, ...]:  # noqa: F
 
 
 def _type(schema: Tree) -> str:
+    if name := _NAMED.get(schema.get("pattern", "")):
+        return name
     if "x-kubernetes-int-or-string" in schema:
         return "integer or string"
     if "enum" in schema:
@@ -106,17 +120,19 @@ def _type(schema: Tree) -> str:
         return f"list of {_type(schema['items'])}"
     if "additionalProperties" in schema:
         return f"map of {_type(schema['additionalProperties'])}"
-    name: str = schema.get("type", "any")
-    return f"{name} ({schema['format']})" if "format" in schema else name
+    kind: str = schema.get("type", "any")
+    return f"{kind} ({schema['format']})" if "format" in schema else kind
 
 
 def _limits(schema: Tree) -> Iterator[str]:
     for bound, exclusive, at, beyond in _LIMITS:
         if bound in schema:
             yield (beyond if schema.get(exclusive) else at).format(schema[bound])
+    if schema.get("pattern") in _NAMED:
+        return
     for key, text in _SIZES:
         if key in schema:
-            yield text.format(_cell(str(schema[key])))
+            yield text.format(_code(schema[key]) if key == "pattern" else schema[key])
 
 
 def _rules(schema: Tree) -> str:
@@ -178,8 +194,7 @@ def _codes(values: Iterable[str]) -> str:
 
 def _code(text: str) -> str:
     """Quote *text* as code in a table cell, whatever it holds."""
-    fence = "``" if "`" in text else "`"
-    return f"{fence}{_cell(text)}{fence}"
+    return f"`` {_cell(text)} ``" if "`" in text else f"`{_cell(text)}`"
 
 
 def _cell(text: str) -> str:

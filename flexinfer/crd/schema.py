@@ -41,7 +41,7 @@ _MAP_KEYS = "x-kubernetes-list-map-keys"
 _RULES = "x-kubernetes-validations"
 
 _SCALARS = {"string", "integer", "number", "boolean"}
-_INT32 = range(-(2**31), 2**31)
+_INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 _DROPPED = {"title", "examples", "deprecated", "readOnly", "writeOnly", "discriminator"}
 # In the order in which they are written.
 _COPIED = (
@@ -182,21 +182,21 @@ class _Converter:
         properties = {}
         for name, raw in node["properties"].items():
             where = f"{path}.{name}"
-            if not raw.get("description", "").strip():
+            child = properties[name] = self.convert(raw, where, above)
+            if not child.get("description"):
                 raise _error(where, "there is no description: write a docstring below the field")
-            properties[name] = self.convert(raw, where, above)
         node["properties"] = properties
 
     def _map(self, node: Tree, path: str, above: tuple[str, ...]) -> None:
-        values = node.pop("additionalProperties", False)
+        values = node.pop("additionalProperties", True)
         node["type"] = "object"
-        if values in (True, {}):
+        if isinstance(values, bool) or not self.resolve(values, path, above)[0]:
             node[_PRESERVE] = True
-        elif values is not False:
+        else:
             node["additionalProperties"] = self.convert(values, f"{path}.<key>", above)
 
     def _list(self, node: Tree, path: str, above: tuple[str, ...]) -> None:
-        if not node.get("items"):
+        if "items" not in node:
             raise _error(path, "the list does not say what it holds: name the type of its items")
         items = node["items"] = self.convert(node["items"], f"{path}[]", above)
         kind = node.setdefault(_LIST_TYPE, "atomic")
@@ -236,8 +236,8 @@ def _scalar(node: Tree) -> Tree:
     _bound(node, "minimum", "exclusiveMinimum", max)
     _bound(node, "maximum", "exclusiveMaximum", min)
     if node.get("type") == "integer" and "format" not in node:
-        bounds = (node.get("minimum"), node.get("maximum"))
-        node["format"] = "int32" if all(b in _INT32 for b in bounds) else "int64"
+        low, high = node.get("minimum", _INT32_MIN - 1), node.get("maximum", _INT32_MAX + 1)
+        node["format"] = "int32" if low >= _INT32_MIN and high <= _INT32_MAX else "int64"
     return node
 
 

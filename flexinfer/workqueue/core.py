@@ -153,7 +153,7 @@ class QueueState(Generic[K]):
         self._records: dict[K, Record[K]] = {}
         self._ready: Agenda[K] = Agenda(numbers)
         self._delayed: Agenda[K] = Agenda(numbers)
-        self._processing: dict[K, Record[K]] = {}
+        self._processing: set[Record[K]] = set()
         self._metrics = metrics
         # Not later than the earliest delay: one comparison tells that there is nothing to promote.
         self._check_at = math.inf
@@ -200,7 +200,7 @@ class QueueState(Generic[K]):
         record = self._ready.pop()
         record.phase = PROCESSING
         record.started_at = now
-        self._processing[record.key] = record
+        self._processing.add(record)
         self._metrics.taken(record.priority, now - record.dirty_since)
         return Item(record.key, record.priority)
 
@@ -208,9 +208,10 @@ class QueueState(Generic[K]):
         """End the run of *key*; if it became dirty meanwhile it goes to the tail."""
         if now >= self._check_at:
             self.promote(now)
-        record = self._processing.pop(key, None)
-        if record is None:
+        record = self._records.get(key)
+        if record is None or record not in self._processing:
             return
+        self._processing.remove(record)
         self._metrics.work_duration.observe(now - record.started_at)
         if record.phase is PROCESSING:
             del self._records[key]
@@ -232,7 +233,7 @@ class QueueState(Generic[K]):
 
     def ages(self, now: float) -> list[float]:
         """Return for how long each key in processing has been running."""
-        return [now - record.started_at for record in self._processing.values()]
+        return [now - record.started_at for record in self._processing]
 
     def drop(self, now: float) -> None:
         """Forget every run that was asked for; keys in processing stay until done."""
@@ -240,10 +241,9 @@ class QueueState(Generic[K]):
         self._ready.clear()
         self._delayed.clear()
         self._check_at = math.inf
-        self._records = dict(self._processing)
+        self._records = {record.key: record for record in self._processing}
         for record in self._records.values():
             record.phase = PROCESSING
-            record.entry = 0
         self._metrics.dropped()
 
     def _merge(self, record: Record[K], now: float, due: float, priority: int) -> None:

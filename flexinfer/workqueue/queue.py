@@ -70,8 +70,9 @@ class WorkQueue(Generic[K]):
         self._shut_down = False
         self._idle: anyio.Event | None = None
         self._breathe_at = 0.0
-        # Getters that wait, and how many more were woken but have not run since. As long as at
-        # least one is woken for each ready key, no key is left lying while a getter sleeps.
+        # Getters that wait, and how many more were woken but have not run since. One is woken for
+        # each ready key, whatever made it ready, so no key is left lying while a getter sleeps;
+        # for delayed keys the timer does it, which is set as long as a getter waits.
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._woken = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -142,8 +143,6 @@ class WorkQueue(Generic[K]):
             self._breathe_at = now + _BREATH
         while not self._shut_down:
             item = self._state.pop(now)
-            if self._waiters:
-                self._wake()
             if item is not None:
                 return item
             await self._wait()

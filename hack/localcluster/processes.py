@@ -78,14 +78,15 @@ class ManagerProcess:
 
     def probe(self, path: str) -> tuple[int, str]:
         """Return status and text of a probe path; status 0 when nothing answers."""
-        return _get(f"http://{LOOPBACK}:{self.probe_port}{path}")
+        return http_get(f"http://{LOOPBACK}:{self.probe_port}{path}")
 
     def metrics(self) -> str:
         """Return what `/metrics` says."""
-        return _get(f"http://{LOOPBACK}:{self.metrics_port}/metrics")[1]
+        return http_get(f"http://{LOOPBACK}:{self.metrics_port}/metrics")[1]
 
 
-def _get(url: str) -> tuple[int, str]:
+def http_get(url: str) -> tuple[int, str]:
+    """Return status and text of a GET; status 0 when nothing answers."""
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - our own process
             return answer.status, answer.read().decode()

@@ -36,7 +36,7 @@ class Launch:
     config: Mapping[str, object]
 
 
-def _no_problems(_launch: Launch) -> Sequence[str]:
+def _no_problems(_source: Source, _config: Mapping[str, object]) -> Sequence[str]:
     return ()
 
 
@@ -49,7 +49,7 @@ class Backend:
     """Be one inference server.
 
     `startup_seconds` is how long it may take until `health_path` answers on `port`.
-    `check` returns sentences on what the launch lacks beyond types. An empty `command` leaves
+    `check` returns sentences on what source and config lack beyond types. An empty `command` leaves
     the image's entry point alone.
     """
 
@@ -66,24 +66,24 @@ class Backend:
     command: tuple[str, ...] = ()
     arguments: Callable[[Launch], Sequence[str]]
     environment: Callable[[Launch], Mapping[str, str]] = _no_variables
-    check: Callable[[Launch], Sequence[str]] = _no_problems
+    check: Callable[[Source, Mapping[str, object]], Sequence[str]] = _no_problems
 
     @property
     def all_keys(self) -> tuple[Key, ...]:
         """Return the keys of `spec.config` that mean something."""
         return (*self.keys, *COMMON_KEYS)
 
-    def problems(self, launch: Launch) -> tuple[str, ...]:
+    def problems(self, source: Source, config: Mapping[str, object]) -> tuple[str, ...]:
         """Return one sentence for each thing about source and config that cannot work."""
-        if launch.source.scheme not in self.schemes:
+        if source.scheme not in self.schemes:
             allowed = ", ".join(f"{scheme}://" for scheme in sorted(self.schemes))
             problem = (
-                f"backend {self.name} cannot load {launch.source.scheme}:// sources; "
+                f"backend {self.name} cannot load {source.scheme}:// sources; "
                 f"set spec.source to one of {allowed}"
             )
             return (problem,)
-        wrong = misfits(self.all_keys, launch.config) + _startup_problems(launch.config)
-        return wrong or tuple(self.check(launch))
+        wrong = misfits(self.all_keys, config) + _startup_problems(config)
+        return wrong or tuple(self.check(source, config))
 
     def unread_keys(self, config: Mapping[str, object]) -> tuple[str, ...]:
         """Return the keys of `spec.config` that have no effect."""
@@ -98,7 +98,7 @@ class Backend:
         )
 
     def image(self, accelerator: Accelerator, environment: Mapping[str, str]) -> str:
-        """Return the default image for this hardware, or the empty string."""
+        """Return the default image for hardware that `supports` admits."""
         return choose_image(self.images, accelerator, environment)
 
     def startup_budget(self, config: Mapping[str, object], *, at_least: float) -> int:

@@ -37,12 +37,9 @@ def choose_image(
     rules: Iterable[ImageRule], accelerator: Accelerator, environment: Mapping[str, str]
 ) -> str:
     """Return the image of the first rule that fits and has one, or the empty string."""
-    for rule in rules:
-        if rule.fits(accelerator):
-            image = environment.get(rule.variable, "").strip() or rule.image
-            if image:
-                return image
-    return ""
+    fitting = (rule for rule in rules if rule.fits(accelerator))
+    images = (environment.get(rule.variable, "").strip() or rule.image for rule in fitting)
+    return next(filter(None, images), "")
 
 
 def pin(image: str, digest: str) -> str:

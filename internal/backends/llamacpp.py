@@ -24,6 +24,8 @@ from internal.gpu.accelerator import Vendor
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from internal.backends.source import Source
+
 _PORT = 8080
 _ALL_LAYERS = 999  # more than any model has: everything goes to the GPU
 _SUFFIX = ".gguf"
@@ -96,20 +98,20 @@ def _environment(_launch: Launch) -> Mapping[str, str]:
     return {"LLAMA_CACHE": f"{MODELS_PATH}/.cache/llama.cpp"}
 
 
-def _check(launch: Launch) -> Sequence[str]:
-    file = _file(launch.config)
-    if not (file or launch.source.reference).endswith(_SUFFIX):
+def _check(source: Source, config: Mapping[str, object]) -> Sequence[str]:
+    file = _file(config)
+    if not (file or source.reference).endswith(_SUFFIX):
         problem = (
             "backend llamacpp serves one GGUF file: set spec.config.ggufFile to a file of the "
             f"source whose name ends in {_SUFFIX}"
         )
         return (problem,)
-    if launch.source.scheme is Scheme.HUGGING_FACE and not file:
+    if source.scheme is Scheme.HUGGING_FACE and not file:
         return ("an HF:// source names a repository: set spec.config.ggufFile to one of its files",)
     return tuple(
         problem
         for key in ("ggufFile", "modelFile", "mmproj")
-        for problem in relative_path_problem(launch.config, key)
+        for problem in relative_path_problem(config, key)
     )
 
 

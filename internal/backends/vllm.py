@@ -18,6 +18,8 @@ from internal.gpu.accelerator import Vendor
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from internal.backends.source import Source
+
 _PORT = 8000
 
 _KEYS = (
@@ -91,14 +93,14 @@ def _environment(launch: Launch) -> Mapping[str, str]:
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if launch.accelerator.vendor is Vendor.NVIDIA else {}
 
 
-def _check(launch: Launch) -> Sequence[str]:
-    if "ggufFile" in launch.config and launch.source.scheme is Scheme.HUGGING_FACE:
+def _check(source: Source, config: Mapping[str, object]) -> Sequence[str]:
+    if "ggufFile" in config and source.scheme is Scheme.HUGGING_FACE:
         problem = (
             "spec.config.ggufFile: vllm cannot pick one file of an HF:// source; "
             "use a pvc:// or file:// source, or backend llamacpp"
         )
         return (problem,)
-    return relative_path_problem(launch.config, "ggufFile")
+    return relative_path_problem(config, "ggufFile")
 
 
 VLLM = Backend(

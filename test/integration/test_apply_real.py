@@ -23,7 +23,6 @@ from flexinfer.errors import (
     ConflictError,
     DeadlineError,
     InvalidError,
-    NotFoundError,
     NotOursError,
     TerminalError,
 )
@@ -825,7 +824,7 @@ async def test_no_status_reaches_an_object_that_the_run_did_not_look_at(bench: C
         path = b.path(Widget.resource, "owner")
         b.client.meanwhile = lambda: b.admin.delete(path)
         for _ in range(2):
-            with pytest.raises(ConflictError, match=r"Widget .*/owner is gone or was made anew"):
+            with pytest.raises(ConflictError, match=r"Widget .*/owner is gone"):
                 await status.write(Widget.resource, old, status_of("A"))
         assert await b.client.read(Widget.resource, b.owner.key) is None
         new = b.make_owner("owner")
@@ -870,10 +869,10 @@ async def test_a_condition_of_ours_stands_beside_those_of_another_controller(
         assert live == {"phase": "Active", "conditions": [ours]}
 
 
-async def test_a_kind_without_a_status_is_not_taken_for_a_lost_object(bench: Connect) -> None:
+async def test_a_kind_without_a_status_is_named(bench: Connect) -> None:
     async with bench() as b:
         applied = await b.applier.apply(CONFIG_MAP, config_map(b.namespace, "a"), owner=b.owner)
-        with pytest.raises(NotFoundError):
+        with pytest.raises(ConflictError, match="its kind has no status subresource"):
             await writer(b).write(CONFIG_MAP, applied.object.meta, {"phase": "Pending"})
 
 
@@ -887,16 +886,19 @@ async def test_a_status_does_not_follow_an_object_that_is_made_anew_on_its_way(
             b.make_owner("owner")
 
         b.client.meanwhile = made_anew
-        with pytest.raises(ConflictError, match="is gone or was made anew"):
+        with pytest.raises(ConflictError, match="has been modified"):
             await writer(b).write(Widget.resource, b.owner.metadata, status_of("A"))
         assert "status" not in b.get(Widget.resource, "owner")
 
 
-async def test_a_write_of_somebody_else_does_not_stop_a_status(bench: Connect) -> None:
+async def test_a_write_of_somebody_else_leaves_the_status_to_the_next_run(bench: Connect) -> None:
     async with bench() as b:
         path = b.path(Widget.resource, "owner")
         b.client.meanwhile = lambda: b.admin.merge(path, {"spec": {"size": 2}})
-        outcome = await writer(b).write(Widget.resource, b.owner.metadata, status_of("A"))
+        status = writer(b)
+        with pytest.raises(ConflictError, match="has been modified"):
+            await status.write(Widget.resource, b.owner.metadata, status_of("A"))
+        outcome = await status.write(Widget.resource, b.owner.metadata, status_of("A"))
         assert outcome is Outcome.UPDATED
         assert b.writes() == [("patch", "widgets", 409), ("patch", "widgets", 200)]
         assert b.get(Widget.resource, "owner")["status"]["phase"] == "Pending"

@@ -131,6 +131,7 @@ def test_informers_are_told_apart_by_kind_and_selector(registry: CollectorRegist
     ours.relisted("expired")
     ours.watch_restarted("closed")
     ours.unreadable_lines.inc()
+    ours.callback_failed("handler")
     plain = {"resource", "selector"}
     prefix = "flexinfer_informer_"
     assert families(registry) == {
@@ -141,6 +142,7 @@ def test_informers_are_told_apart_by_kind_and_selector(registry: CollectorRegist
         f"{prefix}relists": ("counter", plain | {"reason"}),
         f"{prefix}watch_restarts": ("counter", plain | {"reason"}),
         f"{prefix}unreadable_lines": ("counter", plain),
+        f"{prefix}callback_errors": ("counter", plain | {"callback"}),
     }
     for selector, synced in (("", 1), ("app=x", 0)):
         labels = {"resource": "pods", "selector": selector}

@@ -6,29 +6,26 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
+SPDX = "SPDX-License-Identifier: Apache-2.0"
+LONGEST = 500
 
 
-def tracked(*patterns: str) -> list[Path]:
+def lines_of(*patterns: str) -> dict[str, list[str]]:
+    """The lines of the tracked files that match."""
     listing = subprocess.run(
         ["git", "ls-files", "--", *patterns], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    return [ROOT / line for line in listing.stdout.splitlines()]
+    names = [name for name in listing.stdout.splitlines() if (ROOT / name).exists()]
+    assert names, f"git lists no {patterns}"
+    return {name: (ROOT / name).read_text().splitlines() for name in names}
 
 
-@pytest.mark.parametrize("path", tracked("*.py", "*.sh"), ids=lambda path: str(path.name))
-def test_the_licence_is_named_at_the_top(path: Path) -> None:
-    assert any(
-        "SPDX-License-Identifier: Apache-2.0" in line for line in path.open().readlines()[:2]
-    )
+def test_every_source_file_names_its_licence_at_the_top() -> None:
+    files = lines_of("*.py", "*.sh", ".ci/run", "Makefile", "Dockerfile")
+    assert [name for name, lines in files.items() if SPDX not in "".join(lines[:2])] == []
 
 
-@pytest.mark.parametrize(
-    "path",
-    tracked("flexinfer/*.py", "api/*.py", "controllers/*.py", "internal/*.py"),
-    ids=lambda path: str(path.name),
-)
-def test_a_module_is_one_concept(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 500
+def test_every_module_is_one_concept() -> None:
+    files = lines_of("flexinfer/*.py", "api/*.py", "controllers/*.py", "internal/*.py")
+    assert {name: len(lines) for name, lines in files.items() if len(lines) > LONGEST} == {}

@@ -7,7 +7,7 @@ import asyncio
 import math
 import random
 from collections import Counter
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import TYPE_CHECKING
 
 import anyio
@@ -27,6 +27,7 @@ from flexinfer.workqueue import (
     TokenBucket,
     WorkQueue,
 )
+from flexinfer.workqueue.core import Agenda, Phase, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable
@@ -94,14 +95,17 @@ async def drain(queue: WorkQueue[Hashable]) -> list[Hashable]:
 
 
 async def test_adds_before_a_run_are_one_run_and_adds_during_it_one_more() -> None:
-    queue = make_queue()
+    clock = Clock()
+    queue = make_queue(clock)
     for _ in range(3):
         queue.add("a")
     assert len(queue) == 1
     await queue.get()
     for _ in range(3):
         queue.add("a")
+    clock.now += 1
     queue.add("b")
+    clock.now += 1
     assert len(queue) == 1  # a waits for its own run to end
     queue.done("a")
     assert await drain(queue) == ["b", "a"]  # and then at the tail
@@ -177,6 +181,20 @@ async def test_delays_and_priorities_that_are_replaced_leave_nothing_behind() ->
     assert await drain(queue) == ["b"]
 
 
+def test_an_agenda_counts_only_its_valid_entries() -> None:
+    agenda: Agenda[str] = Agenda(count(1))
+    records = [Record(key, Phase.DELAYED, 0, 0.0) for key in "abc"]
+    for order, record in enumerate(records):
+        agenda.push(order, record)
+    agenda.discard(records[0])
+    assert len(agenda) == 2
+    assert agenda.first() == 1
+    assert len(agenda) == 2
+    agenda.discard(records[1])
+    assert agenda.pop() is records[2]
+    assert len(agenda) == len(agenda._heap) == 0
+
+
 # --- priorities -----------------------------------------------------------------------------
 
 
@@ -219,6 +237,16 @@ async def test_a_raise_keeps_the_time_that_a_key_has_waited() -> None:
     queue.add("b")
     queue.add("a")
     assert await drain(queue) == ["a", "b"]
+
+
+async def test_a_delayed_key_takes_the_higher_priority_and_keeps_its_delay() -> None:
+    clock = Clock()
+    queue = make_queue(clock)
+    queue.add_after("a", 5, priority=LOW_PRIORITY)
+    queue.add_after("a", 9, priority=3)
+    assert len(queue) == 0
+    clock.now += 5
+    assert await queue.get() == ("a", 3)
 
 
 # --- waiting and waking ---------------------------------------------------------------------
@@ -330,18 +358,19 @@ async def test_no_key_is_lost_to_random_cancellations() -> None:
 
 def test_a_delayed_key_wakes_its_getter_when_it_is_due() -> None:
     async def main(loop: VirtualLoop) -> None:
-        queue = make_queue(loop.time)
+        queue = CountingQueue("test", clock=loop.time, registry=CollectorRegistry())
         async with asyncio.TaskGroup() as tasks:
             first, second = tasks.create_task(queue.get()), tasks.create_task(queue.get())
             await settle()
-            queue.add_after("late", 60)
-            queue.add_after("early", 2.5)
-            queue.add_after("later", 80)
+            queue.add_after(60, 60)
+            queue.add_after(2, 2.5)
+            queue.add_after(80, 80)
             await first
             assert loop.now == 2.5
             await second
             assert loop.now == 60
-        assert (first.result().key, second.result().key) == ("early", "late")
+        assert (first.result().key, second.result().key) == (2, 60)
+        assert queue.timers == 2  # that of 60 was put off, not left to fire beside the new one
 
     run_virtually(main)
 

@@ -194,7 +194,7 @@ class QueueMachine(RuleBasedStateMachine):
         }
         # No record without a reason, and none missing: memory is what the model says it is.
         assert state._records.keys() == self.model.wants.keys() | self.model.running.keys()
-        assert state._processing.keys() == self.model.running.keys()
+        assert {record.key for record in state._processing} == self.model.running.keys()
 
 
 class ScrapedMachine(QueueMachine):

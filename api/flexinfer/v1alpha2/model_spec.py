@@ -19,7 +19,6 @@ _LABEL_VALUE = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
 _DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 
-LabelKey = Annotated[str, StringConstraints(min_length=1, max_length=317)]
 LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=_LABEL_VALUE)]
 ServedName = Annotated[str, StringConstraints(min_length=1, max_length=253)]
 ClaimName = Annotated[str, StringConstraints(max_length=253, pattern=_DNS_SUBDOMAIN)]
@@ -164,7 +163,7 @@ RESOURCE_RULES = tuple(
     for part in ("limits", "requests")
 )
 
-ResourceList = Annotated[dict[LabelKey, Quantity], Field(max_length=32)]
+ResourceList = Annotated[dict[str, Quantity], Field(max_length=32)]
 
 
 class ResourceRequirements(Model):
@@ -192,7 +191,7 @@ class Toleration(Model):
     effect: TaintEffect | None = None
     """Effect of the taint; unset means every effect."""
 
-    toleration_seconds: int | None = None
+    toleration_seconds: int | None = Field(default=None, ge=0, le=2147483647)
     """How long a NoExecute taint is tolerated; unset means for ever."""
 
 
@@ -279,7 +278,7 @@ class ModelSpec(Model):
     resources: Annotated[ResourceRequirements, *RESOURCE_RULES] | None = None
     """CPU and memory per replica."""
 
-    node_selector: dict[LabelKey, LabelValue] = Field(default_factory=dict, max_length=32)
+    node_selector: dict[str, LabelValue] = Field(default_factory=dict, max_length=32)
     """Labels that a node must have to run the Model."""
 
     tolerations: tuple[Toleration, ...] = Field(default=(), max_length=16)

@@ -4,6 +4,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class ConditionType(StrEnum):
@@ -66,3 +70,42 @@ class LoadingSubstage(StrEnum):
     COMPILING = "Compiling"
     HEALTH_CHECK_PENDING = "HealthCheckPending"
     PREEMPTED = "Preempted"
+
+
+_BLOCKED: Mapping[str, str] = {
+    Reason.NO_MATCHING_NODES: "No Ready, schedulable node has the GPUs that the Model asks for",
+    Reason.AMBIGUOUS_GPU_VENDOR: "Nodes of several GPU vendors fit: name one in spec.gpu.vendor",
+    Reason.BACKEND_UNSUPPORTED: "The backend is unknown, or does not run on such hardware",
+    Reason.INVALID_SPEC: "The spec breaks a rule; the message names the field and the cure",
+}
+
+MEANINGS: Mapping[str, Mapping[str, str]] = {
+    ConditionType.READY: {
+        Reason.BACKEND_READY: "The backend answers on every replica, or on some of them",
+        Reason.WAITING_FOR_ACTIVATION: "No replica is wanted now",
+        Reason.STARTING_BACKEND: "Pods are there, and not ready yet",
+        Reason.UNSCHEDULABLE: "The scheduler finds no node for a pod; the message is its own",
+        Reason.IMAGE_PULL_FAILED: "A node cannot pull the image",
+        Reason.CRASH_LOOP: "The backend keeps ending; the message holds its last words",
+        Reason.REPLICA_FAILURE: "Pods cannot be made, say for want of a RuntimeClass or a quota",
+        Reason.CACHE_NOT_READY: "The claim that the Model mounts is missing or not bound",
+        Reason.PREEMPTED: "Another Model of the group has the GPU",
+        Reason.NOT_OURS: "An object of the Model's name belongs to somebody else; it is untouched",
+        Reason.APPLY_FAILED: "The API server refused a child; the message is its own",
+        Reason.FIELD_IMMUTABLE: "A change could not take effect in a field that never changes",
+        **_BLOCKED,
+    },
+    ConditionType.SCHEDULABLE: {
+        Reason.SCHEDULABLE: "There are nodes for the Model, or it runs on CPUs",
+        **_BLOCKED,
+    },
+    ConditionType.CACHED: {
+        Reason.NO_CACHE_JOB: "There is nothing to prepare: weights are kept in the pod",
+        Reason.PVC_BOUND: "The claim with the weights is bound",
+        Reason.CACHE_NOT_READY: "The claim is missing or not bound",
+    },
+    ConditionType.IMMUTABLE_FIELD_DRIFT: {
+        Reason.FIELD_IMMUTABLE: "Live objects keep values that the spec no longer asks for",
+    },
+}
+"""What each reason of each condition means, for the API reference."""

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labels, annotations and names that the Model's objects carry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from api.flexinfer.v1alpha2.model_types import Model
+
+FIELD_MANAGER = "flexinfer-model-controller"
+
+MODEL_LABEL = "flexinfer.ai/model"
+BACKEND_LABEL = "flexinfer.ai/backend"
+GROUP_LABEL = "flexinfer.ai/gpu-group"
+
+VRAM_ANNOTATION = "flexinfer.ai/gpu.vram-estimate-mb"
+GENERATION_ANNOTATION = "flexinfer.ai/model-generation"
+SERVICE_LABELS_ANNOTATION = "flexinfer.ai/service-labels"
+SERVED_MODEL_ANNOTATION = "litellm.flexinfer.ai/served-model"
+ALIASES_ANNOTATION = "litellm.flexinfer.ai/aliases"
+COPILOT_ANNOTATION = "litellm.flexinfer.ai/copilot-model"
+CAPABILITIES_ANNOTATION = "litellm.flexinfer.ai/capabilities"
+
+CONTAINER = "model"
+PORT = "http"
+
+
+def selector_labels(model: Model) -> dict[str, str]:
+    """Return the labels that select the Model's pods for as long as it lives."""
+    return {
+        "app.kubernetes.io/name": "model",
+        "app.kubernetes.io/instance": model.metadata.name,
+        "app.kubernetes.io/managed-by": "flexinfer",
+        MODEL_LABEL: model.metadata.name,
+    }

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what was decided and observed to the whole status of a Model. Pure.
+
+The status depends on nothing but its inputs, and what did not change stays as it was, so that a
+reconcile of an unchanged Model has nothing to write.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from api.flexinfer.v1alpha2.model_spec import CacheStrategy
+from api.flexinfer.v1alpha2.model_status import CacheStatus, ModelStatus
+from api.flexinfer.v1alpha2.reasons import ConditionType, Phase, Reason
+from controllers.model.decision import Blocked
+from controllers.model.pods import living, substage
+from controllers.model.verdict import is_bound, judge, unbound
+from flexinfer import conditions
+from flexinfer.meta.condition import ConditionStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from controllers.model.decision import Plan
+    from controllers.model.verdict import Observed, Verdict
+    from flexinfer.meta.condition import Condition
+    from flexinfer.meta.envelope import ObjectMeta
+
+_SHORT = 160
+
+_Statement = tuple[ConditionType, bool, Reason, str]
+
+
+def compute(
+    meta: ObjectMeta, previous: ModelStatus, observed: Observed, *, now: datetime
+) -> ModelStatus:
+    """Return the status that *observed* amounts to.
+
+    *meta* is the Model's, as read at the start of the reconcile; *previous* its status then.
+    """
+    verdict = judge(meta, observed)
+    stage = substage(living(observed.pods)) if verdict.phase is Phase.LOADING else None
+    moved = stage is not previous.loading_substage
+    plan = None if isinstance(observed.decision, Blocked) else observed.decision
+    return ModelStatus(
+        phase=verdict.phase,
+        observed_generation=meta.generation,
+        conditions=tuple(_conditions(meta, previous, observed, verdict, now)),
+        endpoint=endpoint(meta, plan) if plan else previous.endpoint,
+        gpu=observed.gpu or previous.gpu,
+        cache=_cache(plan, observed) if plan else previous.cache,
+        loading_substage=stage,
+        loading_progress_at=(now if moved else previous.loading_progress_at) if stage else None,
+        message=_shorten(verdict.message) or None,
+    )
+
+
+def endpoint(meta: ObjectMeta, plan: Plan) -> str:
+    """Return the Model's URL inside the cluster."""
+    return f"http://{meta.name}.{meta.namespace}.svc:{plan.backend.port}"
+
+
+def _conditions(
+    meta: ObjectMeta, previous: ModelStatus, observed: Observed, verdict: Verdict, now: datetime
+) -> list[Condition]:
+    """Return this controller's conditions; ImmutableFieldDrift is there only while it is true."""
+    statements = list(_statements(observed, verdict))
+    said = {type_ for type_, *_ in statements}
+    found = [c for c in previous.conditions if c.type in said]
+    for type_, holds, reason, message in statements:
+        found = conditions.set_condition(
+            found,
+            type_,
+            ConditionStatus.TRUE if holds else ConditionStatus.FALSE,
+            reason=reason,
+            message=message,
+            observed_generation=meta.generation,
+            now=now,
+        )
+    return found
+
+
+def _statements(observed: Observed, verdict: Verdict) -> Iterator[_Statement]:
+    yield ConditionType.READY, verdict.is_ready, verdict.reason, verdict.message
+    decision = observed.decision
+    if isinstance(decision, Blocked):
+        yield ConditionType.SCHEDULABLE, False, decision.reason, decision.message
+        return
+    yield ConditionType.SCHEDULABLE, True, Reason.SCHEDULABLE, _placement(decision)
+    if not decision.claim:
+        text = "Weights are kept in the pod; there is nothing to prepare"
+        yield ConditionType.CACHED, True, Reason.NO_CACHE_JOB, text
+    elif is_bound(observed.claim):
+        text = f"PersistentVolumeClaim {decision.claim} is bound"
+        yield ConditionType.CACHED, True, Reason.PVC_BOUND, text
+    else:
+        text = unbound(decision, observed.claim)
+        yield ConditionType.CACHED, False, Reason.CACHE_NOT_READY, text
+    if observed.drift:
+        text = f"These fields cannot be changed: {', '.join(observed.drift)}"
+        yield ConditionType.IMMUTABLE_FIELD_DRIFT, True, Reason.FIELD_IMMUTABLE, text
+
+
+def _placement(plan: Plan) -> str:
+    accelerator = plan.launch.accelerator
+    if not accelerator.count:
+        return "The Model runs on CPUs"
+    architecture = f" of architecture {accelerator.architecture}" * bool(accelerator.architecture)
+    return f"Nodes offer {accelerator.count} {accelerator.vendor.resource}{architecture} per pod"
+
+
+def _cache(plan: Plan, observed: Observed) -> CacheStatus:
+    if not plan.claim:
+        return CacheStatus(strategy=CacheStrategy.NONE, ready=True)
+    return CacheStatus(
+        strategy=CacheStrategy.SHARED_PVC, ready=is_bound(observed.claim), pvc_name=plan.claim
+    )
+
+
+def _shorten(message: str) -> str:
+    line = " ".join(message.split())
+    return line if len(line) <= _SHORT else f"{line[: _SHORT - 1]}…"

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the image holds, built in a clean environment: locked requirements and the wheel."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "requirements", "hack/image.sh")
+PACKAGES = ("flexinfer", "api", "controllers", "internal")
+
+
+def test_the_image_script_installs_a_working_flexinfer(tmp_path: Path) -> None:
+    """Runs the Dockerfile's only build step on exactly the files that the Dockerfile copies."""
+    source = tmp_path / "src"
+    for name in (*BUILT_FROM, *PACKAGES):
+        target = source / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, target)
+    # Of the environment only what finds python3 and the package index.
+    kept = ("PATH", "HOME", "LANG", "PIP_", "SSL_", "REQUESTS_")
+    clean = {key: value for key, value in os.environ.items() if key.startswith(kept)}
+    built = subprocess.run(
+        [str(source / "hack/image.sh"), str(tmp_path / "image")],
+        env=clean,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    program = tmp_path / "image/bin/flexinfer"
+    for words, expected in (
+        (["--help"], "manager"),
+        (["manager", "--help"], "--health-probe-bind-address"),
+        (["--version"], "0."),
+    ):
+        answer = subprocess.run(
+            [str(program), *words], env={}, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert answer.returncode == 0, answer.stderr
+        assert expected in answer.stdout
+
+
+def test_the_dockerfile_has_no_other_build_step_and_copies_what_the_script_needs() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    assert re.findall(r"^RUN (.+)$", text, re.MULTILINE) == ["hack/image.sh /opt/flexinfer"]
+    copied = " ".join(re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE)).split()
+    assert set(BUILT_FROM) | set(PACKAGES) <= set(copied)

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with a Model is said where the user looks: by kubectl apply, or by Ready."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flexinfer.envtest.eventually import eventually
+from flexinfer.errors import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from flexinfer.manager import Manager
+    from flexinfer.meta.envelope import Tree
+
+    Run = Callable[..., AbstractAsyncContextManager[Manager]]
+
+GOOD: Tree = {
+    "backend": "llamacpp",
+    "source": "HF://Qwen/Qwen2.5-0.5B-Instruct-GGUF",
+    "config": {"ggufFile": "qwen2.5-0.5b-instruct-q4_k_m.gguf"},
+    "serverless": {"enabled": False},
+}
+CPU: Tree = {"vendor": "cpu"}
+
+REFUSED = {
+    "an unknown source scheme": (
+        {"source": "s3://bucket/model"},
+        "spec.source must be HF://org/name, ollama://name:tag, file:///path or pvc://claim/path",
+    ),
+    "a source that climbs": ({"source": "pvc://claim/../other"}, "without '..'"),
+    "GPU limits": (
+        {"resources": {"limits": {"nvidia.com/gpu": 1}}},
+        "spec.resources.limits must not name nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915",
+    ),
+    "GPU requests": (
+        {"resources": {"requests": {"amd.com/gpu": "1"}}},
+        "spec.resources.requests must not name nvidia.com/gpu",
+    ),
+    "count with vendor cpu": (
+        {"gpu": {**CPU, "count": 1}},
+        "spec.gpu.count must be absent when spec.gpu.vendor is cpu",
+    ),
+    "VRAM with vendor cpu": (
+        {"gpu": {**CPU, "vramEstimateMB": 100}},
+        "spec.gpu.vramEstimateMB must be absent when spec.gpu.vendor is cpu",
+    ),
+    "a group with vendor cpu": (
+        {"gpu": {**CPU, "shared": "team"}},
+        "spec.gpu.shared must be absent when spec.gpu.vendor is cpu",
+    ),
+    "nine GPUs": ({"gpu": {"count": 9}}, "spec.gpu.count"),
+    "a digest that is none": ({"imageDigest": "sha256:abc"}, "spec.imageDigest"),
+    "memory for a claim": (
+        {"source": "pvc://weights/llama.gguf", "cache": {"strategy": "Memory"}},
+        "spec.cache.strategy must not be Memory with a pvc:// source",
+    ),
+    "a claim that nobody mounts": (
+        {"cache": {"strategy": "Local", "pvcName": "weights"}},
+        "spec.cache.pvcName needs spec.cache.strategy SharedPVC",
+    ),
+    "an unknown strategy": ({"cache": {"strategy": "Disk"}}, "spec.cache.strategy"),
+    "a wrong type": ({"serverless": {"minReplicas": "two"}}, "spec.serverless.minReplicas"),
+    "a duration that is none": ({"serverless": {"idleTimeout": "5 min"}}, "idleTimeout"),
+}
+
+
+@pytest.mark.parametrize(("spec", "words"), REFUSED.values(), ids=REFUSED.keys())
+def test_the_api_server_refuses(models: Any, spec: Tree, words: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        models.create("refused", GOOD | spec)
+    assert caught.value.status == 422
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a" * 49, "dotted.name", "1st"])
+def test_the_api_server_refuses_a_name_that_no_service_can_have(models: Any, name: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        models.create(name, GOOD)
+    assert "metadata.name must be a DNS-1035 label" in str(caught.value)
+    assert "at most 48 characters" in str(caught.value)
+
+
+def test_the_longest_name_is_accepted(models: Any) -> None:
+    assert models.create("a" * 48, GOOD)["metadata"]["name"] == "a" * 48
+
+
+def test_an_unknown_field_is_refused_strictly_and_dropped_leniently(models: Any) -> None:
+    admin, path = models.plane.admin, models.path("models")
+    body = {
+        "apiVersion": "ai.flexinfer/v1alpha2",
+        "kind": "Model",
+        "metadata": {"name": "typo"},
+        "spec": GOOD | {"nodeSelektor": {"a": "b"}},
+    }
+    with pytest.raises(ApiError) as caught:
+        admin.request("POST", path, params={"fieldValidation": "Strict"}, body=body)
+    assert 'unknown field "spec.nodeSelektor"' in str(caught.value)
+    created = admin.request("POST", path, params={"fieldValidation": "Ignore"}, body=body)
+    assert "nodeSelektor" not in created["spec"]
+
+
+def test_defaults_are_filled_in(models: Any) -> None:
+    spec = models.create("defaults", GOOD | {"gpu": {}, "cache": {}, "litellm": {}})["spec"]
+    assert spec["gpu"] == {"vendor": "auto", "priority": 100, "forcePromotion": False}
+    assert spec["serverless"]["minReplicas"] == 0
+    assert spec["serverless"]["coldStartTimeout"] in {"60s", "1m0s"}
+    assert "storageClass" not in spec["cache"]
+    assert spec["litellm"]["enabled"] is True
+    assert "imagePullPolicy" not in spec
+
+
+REPORTED = {
+    "an unknown backend": (
+        {"backend": "tensorrt"},
+        "BackendUnsupported",
+        "spec.backend 'tensorrt' is unknown; use llamacpp, ollama, vllm",
+    ),
+    "a backend without GPUs": (
+        {"backend": "vllm", "config": {}},
+        "BackendUnsupported",
+        "backend vllm does not run on CPUs and spec.gpu asks for no GPU",
+    ),
+    "a wrong type in config": (
+        {"config": {"ggufFile": "model.gguf", "contextSize": "4096"}},
+        "InvalidSpec",
+        "spec.config.contextSize must be an integer, not the string '4096'",
+    ),
+    "a source that the backend cannot load": (
+        {"source": "ollama://mistral:7b"},
+        "InvalidSpec",
+        "backend llamacpp cannot load ollama:// sources",
+    ),
+    "no GGUF file": (
+        {"config": {}},
+        "InvalidSpec",
+        "set spec.config.ggufFile to a file of the source whose name ends in .gguf",
+    ),
+    "a node that nobody has": (
+        {"gpu": {"vendor": "nvidia"}, "nodeSelector": {"gpu": "none-such"}},
+        "NoMatchingNodes",
+        "with the labels gpu=none-such that offers 1 nvidia.com/gpu",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "reason", "words"), REPORTED.values(), ids=REPORTED.keys())
+async def test_ready_says(
+    models: Any, controller: Run, spec: Tree, reason: str, words: str
+) -> None:
+    models.create("reported", {**GOOD, **spec})
+    async with controller():
+        model = await models.reaches("reported", reason, phase="Failed", text=words)
+    assert models.condition("reported")["status"] == "False"
+    assert models.condition("reported", "Schedulable")["reason"] == reason
+    assert model["status"]["observedGeneration"] == 1
+    with pytest.raises(ApiError):
+        models.get("services", "reported")
+
+
+@pytest.mark.parametrize("plural", ["services", "deployments"])
+async def test_an_object_of_somebody_else_is_left_untouched_and_named(
+    models: Any, controller: Run, cpus: Tree, plural: str
+) -> None:
+    path = models.path(plural)
+    before = models.plane.admin.create(path, foreign(plural))
+    models.create("taken", GOOD | {"nodeSelector": cpus})
+    async with controller():
+        ready = (await models.reaches("taken", "NotOurs", phase="Failed"))["status"]["message"]
+        assert f"{models.namespace}/taken" in ready
+        version = models.get(plural, "taken")["metadata"]["resourceVersion"]
+        if plural == "services":
+            assert version == before["metadata"]["resourceVersion"]
+        assert "ownerReferences" not in models.get(plural, "taken")["metadata"]
+        models.plane.admin.delete(f"{path}/taken")
+        await models.reaches("taken", "BackendReady", within=45)
+
+
+def foreign(plural: str) -> Tree:
+    labels = {"app": "taken"}
+    if plural == "services":
+        spec: Tree = {"selector": labels, "ports": [{"port": 80}]}
+        return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "taken"}, "spec": spec}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "web", "image": "nginx"}]},
+    }
+    spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+    metadata = {"name": "taken"}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+
+
+async def test_a_model_that_does_not_fit_its_type_says_which_field(
+    models: Any, controller: Run
+) -> None:
+    admin = models.plane.admin
+    crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/models.ai.flexinfer"
+    kept = admin.get(crd)["spec"]
+    loose = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    versions = [dict(kept["versions"][0])]
+    versions[0]["schema"] = {
+        "openAPIV3Schema": {"type": "object", "properties": {"spec": loose, "status": loose}}
+    }
+    admin.merge(crd, {"spec": {"versions": versions}})
+    try:
+        created = await eventually(lambda: stored_loosely(models))
+        assert created["spec"]["gpu"]["count"] == "many"
+        async with controller():
+            await models.reaches("old", "InvalidSpec", phase="Failed", text="spec.gpu.count")
+    finally:
+        admin.delete(models.path("models", "old"))
+        admin.merge(crd, {"spec": {"versions": kept["versions"]}})
+
+    def is_strict_again() -> None:
+        with pytest.raises(ApiError):
+            models.create("still-loose", GOOD | {"gpu": {"count": "many"}})
+
+    await eventually(is_strict_again)
+
+
+def stored_loosely(models: Any) -> Tree:
+    created: Tree = models.create("old", GOOD | {"gpu": {"count": "many"}})
+    return created

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Troubles of pods, volumes and nodes reach Ready's message in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flexinfer.envtest import volumes
+from flexinfer.envtest.behaviour import BEHAVIOUR, EXIT_CODE, MESSAGE, Behaviour
+from flexinfer.envtest.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from flexinfer.manager import Manager
+    from flexinfer.meta.envelope import Tree
+
+    Run = Callable[..., AbstractAsyncContextManager[Manager]]
+
+MISBEHAVIOUR = {
+    Behaviour.CRASH_LOOP: ("Failed", "CrashLoopBackOff", "ended with exit code 137"),
+    Behaviour.IMAGE_PULL_FAILURE: ("Failed", "ImagePullFailed", "cannot be pulled"),
+    Behaviour.NEVER_READY: ("Loading", "StartingBackend", "waiting up to 60 s for /health"),
+}
+
+
+def cpu_spec(selector: Tree, **more: object) -> Tree:
+    return {
+        "backend": "llamacpp",
+        "source": "HF://Qwen/Qwen2.5-0.5B-Instruct-GGUF",
+        "config": {"ggufFile": "qwen2.5-0.5b-instruct-q4_k_m.gguf"},
+        "nodeSelector": selector,
+        "serverless": {"enabled": False},
+        **more,
+    }
+
+
+def gpu_spec(selector: Tree, **more: object) -> Tree:
+    return {
+        "backend": "vllm",
+        "source": "HF://Qwen/Qwen2.5-7B-Instruct",
+        "gpu": {"vendor": "nvidia"},
+        "nodeSelector": selector,
+        "serverless": {"enabled": False},
+        **more,
+    }
+
+
+@pytest.mark.parametrize("behaviour", MISBEHAVIOUR)
+async def test_what_a_pod_does_reaches_ready(
+    models: Any, controller: Run, cpus: Tree, behaviour: Behaviour
+) -> None:
+    phase, reason, text = MISBEHAVIOUR[behaviour]
+    models.create("sick", cpu_spec(cpus))
+    async with controller():
+        await eventually(lambda: models.get("deployments", "sick"))
+        annotations = {BEHAVIOUR: behaviour, EXIT_CODE: "137", MESSAGE: "out of memory"}
+        template = {"metadata": {"annotations": annotations}}
+        models.plane.admin.merge(
+            models.path("deployments", "sick"),
+            {
+                "spec": {
+                    "strategy": {"type": "Recreate", "rollingUpdate": None},
+                    "template": template,
+                }
+            },
+        )
+        await models.reaches("sick", reason, phase=phase, text=text, within=40)
+        if behaviour is Behaviour.NEVER_READY:
+            status = await eventually(lambda: checking(models.get("models", "sick")))
+            assert status["loadingProgressAt"]
+
+
+def checking(model: Tree) -> Tree:
+    status: Tree = model["status"]
+    assert status["loadingSubstage"] == "HealthCheckPending"
+    return status
+
+
+async def test_a_third_replica_finds_no_place_while_two_serve(
+    models: Any, controller: Run, h100s: Tree
+) -> None:
+    models.create("triplets", gpu_spec(h100s, serverless={"minReplicas": 3}))
+    async with controller():
+        text = "2 of 3 replicas are ready; pod triplets-"
+        model = await models.reaches("triplets", "BackendReady", phase="Ready", text=text)
+    assert "anti-affinity" in models.condition("triplets")["message"], model
+
+
+async def test_a_pod_too_large_for_every_node_is_unschedulable(
+    models: Any, controller: Run, cpus: Tree
+) -> None:
+    resources = {"requests": {"cpu": "1000"}}
+    models.create("giant", cpu_spec(cpus, resources=resources))
+    async with controller():
+        await models.reaches("giant", "Unschedulable", phase="Pending", text="Insufficient cpu")
+
+
+async def test_a_missing_runtime_class_is_named(models: Any, controller: Run, h100s: Tree) -> None:
+    admin = models.plane.admin
+    path = "/apis/node.k8s.io/v1/runtimeclasses"
+    kept = admin.get(f"{path}/nvidia")
+    admin.delete(f"{path}/nvidia")
+    try:
+        models.create("classless", gpu_spec(h100s))
+        async with controller():
+            await models.reaches(
+                "classless",
+                "ReplicaFailure",
+                phase="Failed",
+                text='RuntimeClass "nvidia" not found',
+            )
+    finally:
+        body = {k: kept[k] for k in ("apiVersion", "kind", "handler")}
+        admin.create(path, body | {"metadata": {"name": "nvidia"}})
+
+
+async def test_a_claim_is_missed_then_bound_then_served(
+    models: Any, controller: Run, cpus: Tree
+) -> None:
+    admin = models.plane.admin
+    node = f"{models.namespace}-cpu"
+    models.create(
+        "claimant", cpu_spec(cpus, source="pvc://weights/llama", config={"ggufFile": "m.gguf"})
+    )
+    async with controller():
+        await models.reaches(
+            "claimant",
+            "CacheNotReady",
+            phase="Pending",
+            text="PersistentVolumeClaim weights does not exist",
+        )
+        assert models.condition("claimant", "Cached")["reason"] == "CacheNotReady"
+        admin.create(
+            models.path("persistentvolumeclaims"),
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": "weights"},
+                "spec": {
+                    "accessModes": ["ReadWriteOnce"],
+                    "resources": {"requests": {"storage": "10Gi"}},
+                },
+            },
+        )
+        await models.reaches("claimant", "CacheNotReady", text="is not bound to a volume")
+        volume = volumes.add(admin, node, size="10Gi")
+        model = await models.reaches("claimant", "BackendReady", phase="Ready")
+    admin.delete(f"/api/v1/persistentvolumes/{volume}")
+    assert models.condition("claimant", "Cached")["reason"] == "PVCBound"
+    assert model["status"]["cache"] == {
+        "strategy": "SharedPVC",
+        "ready": True,
+        "pvcName": "weights",
+    }
+    (pod,) = models.pods("claimant")
+    mounted = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+    assert mounted["model"]["persistentVolumeClaim"] == {"claimName": "weights"}
+    assert "--model /models/llama/m.gguf" in " ".join(pod["spec"]["containers"][0]["args"])
+
+
+async def test_cordoned_nodes_take_no_new_pods_and_end_no_service(
+    models: Any, controller: Run, h100s: Tree
+) -> None:
+    models.create("steady", gpu_spec(h100s))
+    async with controller():
+        await models.reaches("steady", "BackendReady", phase="Ready")
+        for zone in ("zone-a", "zone-b"):
+            models.plane.nodes.cordon(f"{models.namespace}-{zone}")
+
+        def noticed() -> None:
+            models.plane.admin.merge(
+                models.path("models", "steady"), {"metadata": {"annotations": {"look": "again"}}}
+            )
+            assert models.condition("steady", "Schedulable")["reason"] == "NoMatchingNodes"
+
+        await eventually(noticed, within=45)
+        ready = models.condition("steady")
+        assert ready["status"] == "True"
+        assert "cordoned" in ready["message"]
+        models.change("steady", {"gpu": {"count": 2}})
+        await models.reaches("steady", "NoMatchingNodes", phase="Failed", text="2 cordoned")
+
+
+async def test_a_port_that_somebody_changed_is_put_back(
+    models: Any, controller: Run, cpus: Tree
+) -> None:
+    models.create("ported", cpu_spec(cpus))
+    async with controller():
+        await models.reaches("ported", "BackendReady")
+        path = models.path("services", "ported")
+        models.plane.admin.request(
+            "PATCH",
+            path,
+            body=[{"op": "replace", "path": "/spec/ports/0/port", "value": 9999}],
+            content_type="application/json-patch+json",
+        )
+        await eventually(
+            lambda: [p["port"] for p in models.plane.admin.get(path)["spec"]["ports"]] == [8080]
+        )
+        models.change("ported", {"litellm": {"aliases": ["x"]}})
+        await models.reaches("ported", "BackendReady")
+        models.change("ported", {"litellm": {"aliases": ["y"]}})
+        await models.reaches("ported", "BackendReady")

@@ -8,6 +8,7 @@
 | 3. election, where there is one | 3. informers |
 | 4. controllers and other runnables | 4. probes and metrics |
 | | 5. the Lease is released |
+| | 6. what was recorded in events and not sent yet, within two seconds |
 
 SIGTERM and SIGINT begin the stop, and a second one ends the process at once with exit code 1.
 Whatever fails stops the manager, in the same order, and its error leaves `run`. Controllers wait
@@ -44,6 +45,7 @@ from flexinfer.errors import ConfigurationError, FlexInferError
 from flexinfer.healthz import Checks
 from flexinfer.looplag import LoopLag
 from flexinfer.metrics import REGISTRY
+from flexinfer.recorder import EventBroadcaster
 from flexinfer.server import Address, metrics_route, serve
 
 if TYPE_CHECKING:
@@ -56,12 +58,14 @@ if TYPE_CHECKING:
     from flexinfer.client.transport import Transport
     from flexinfer.healthz import Check
     from flexinfer.leaderelection import Leadership
+    from flexinfer.recorder import EventRecorder
 
 __all__ = ["Manager", "ManagerOptions", "Runnable"]
 
 _log = log.get_logger(__name__)
 
 _EXIT_CODE_OF_SECOND_SIGNAL = 1
+_EVENT_TIMEOUT = 10.0  # seconds for one event: it is sent again, so it need not wait long
 _NOT_IN_A_PATH = re.compile(r"[^A-Za-z0-9.,=_-]+")
 
 
@@ -141,6 +145,9 @@ class Manager:
         self.registry = registry
         self.informers = Informers(transport, options=InformerOptions(registry=registry))
         self.client = CacheClient(self.informers, DirectClient(transport))
+        self.events = EventBroadcaster(
+            DirectClient(transport, timeout=_EVENT_TIMEOUT), registry=registry
+        )
         self.healthz = Checks("healthz")
         self.readyz = Checks("readyz")
         self.metrics_port: int | None = None
@@ -178,6 +185,10 @@ class Manager:
         else:
             self._controllers[runnable.name] = runnable
 
+    def recorder(self, controller: str) -> EventRecorder:
+        """Return what records the events of one controller; the manager sends them."""
+        return self.events.recorder(controller)
+
     def stop(self) -> None:
         """Begin the stop; `run` returns when it is done."""
         self._stopping.set()
@@ -201,8 +212,10 @@ class Manager:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._heed_signals)
                 group.start_soon(self._guard, "event-loop", self._lag.run)
+                group.start_soon(self._guard, "events", self.events.run)
                 await self._run_on_caches()
                 group.cancel_scope.cancel()
+        await self.events.flush()
         _log.info("stopped")
         if len(self._failures) > 1:
             raise ExceptionGroup("several parts of the manager failed", self._failures)

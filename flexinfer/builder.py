@@ -180,9 +180,11 @@ class Builder:
     def _handler(self, watch: _Watch) -> Handler:
         if watch.map_to is not None:
             return enqueue_mapped(watch.map_to)
-        return enqueue_owner(self.kind.resource, is_current_uid=self._is_current_uid)
+        owners = self.manager.informers.informer(self.kind.resource)
 
-    def _is_current_uid(self, owner: Request, uid: str) -> bool:
-        """Say yes also for an owner that is not cached: its own event follows, or it is gone."""
-        stored = self.manager.informers.informer(self.kind.resource).get(owner)
-        return stored is None or stored.meta.uid == uid
+        def is_current_uid(owner: Request, uid: str) -> bool:
+            """Say yes also for an owner that is not cached: its event follows, or it is gone."""
+            stored = owners.get(owner)
+            return stored is None or stored.meta.uid == uid
+
+        return enqueue_owner(self.kind.resource, is_current_uid=is_current_uid)

@@ -71,12 +71,8 @@ class Informer:
         fields: str = "",
         options: InformerOptions | None = None,
     ) -> None:
-        if namespace and not resource.namespaced:
-            raise ConfigurationError(f"{resource} is cluster-scoped: leave namespace empty")
         options = options or InformerOptions()
-        self.selection = Selection(
-            resource, namespace, labels if labels and labels.requirements else None, fields
-        )
+        self.selection = Selection(resource, namespace, labels, fields)
         self._timing = options.timing
         self._metrics = InformerMetrics(
             str(resource), selector=self.selection.label, registry=options.registry

@@ -17,13 +17,14 @@ import inspect
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from flexinfer.controller import Controller, ControllerOptions
+from flexinfer.controller import Controller
 from flexinfer.errors import ConfigurationError
 from flexinfer.handler import enqueue_mapped, enqueue_owner, enqueue_self
 from flexinfer.source import Source
 from flexinfer.workqueue import WorkQueue
 
 if TYPE_CHECKING:
+    from flexinfer.controller import ControllerOptions
     from flexinfer.handler import Handler, MapFunction
     from flexinfer.manager import Manager
     from flexinfer.meta.object import Object
@@ -132,7 +133,8 @@ class Builder:
 
         Raises ConfigurationError for impossible settings.
         """
-        options = ControllerOptions(
+        options = replace(
+            self.options,
             workers=self.options.workers if workers is None else workers,
             reconcile_timeout=(
                 self.options.reconcile_timeout if reconcile_timeout is None else reconcile_timeout

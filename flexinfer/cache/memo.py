@@ -3,16 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn, TypeVar
-
-import msgspec
+from typing import NoReturn, TypeVar
 
 from flexinfer.errors import ConfigurationError
 from flexinfer.meta.envelope import StoredObject
 from flexinfer.meta.object import Object
-
-if TYPE_CHECKING:
-    from flexinfer.meta.envelope import ObjectMeta
 
 T = TypeVar("T", bound=Object)
 
@@ -54,7 +49,10 @@ class ModelMemo:
             known = entry[1].get(kind)
             if isinstance(known, kind):
                 return known
-        model = kind.decode(StoredObject(_frozen(item.meta), item.body))
+        meta = item.meta.with_maps(
+            labels=FrozenDict(item.meta.labels), annotations=FrozenDict(item.meta.annotations)
+        )
+        model = kind.decode(StoredObject(meta, item.body))
         if entry is not None:
             entry[1][kind] = model
             return model
@@ -66,9 +64,3 @@ class ModelMemo:
     def drop(self, item: StoredObject) -> None:
         """Forget the models of an object that has left the store."""
         self._entries.pop(id(item), None)
-
-
-def _frozen(meta: ObjectMeta) -> ObjectMeta:
-    return msgspec.structs.replace(
-        meta, labels=FrozenDict(meta.labels), annotations=FrozenDict(meta.annotations)
-    )

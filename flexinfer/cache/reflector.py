@@ -282,8 +282,8 @@ class Reflector:
         else:
             retry_after = error.retry_after if isinstance(error, ApiError) else None
             delay = self._backoff.next_delay(at_least=retry_after or 0.0)
-        log = _log.info if word in ("expired", "short") else _log.warning
-        log(
+        write = _log.info if word in ("expired", "short") else _log.warning
+        write(
             "list or watch failed",
             verb=verb,
             selection=str(self._selection),

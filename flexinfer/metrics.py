@@ -149,7 +149,7 @@ class RestClientMetrics:
         self._durations: dict[str, Histogram] = {}
 
     def answered(self, method: str, code: str, seconds: float) -> None:
-        """Count one attempt of a request that took *seconds*."""
+        """Count one attempt, whose answer began after *seconds*."""
         request = self._requests.get((method, code))
         if request is None:
             request = self._families.requests.labels(code, method, self._host)
@@ -248,7 +248,7 @@ class _RestClient:
         )
         self.duration = Histogram(
             "rest_client_request_duration_seconds",
-            "Duration of one attempt, until its answer was complete",
+            "Duration of one attempt, until its answer began or it failed",
             ["verb", "host"],
             buckets=REQUEST_BUCKETS,
             registry=registry,

@@ -14,7 +14,7 @@ from flexinfer.cache.own_writes import OwnWrites
 from flexinfer.cache.reflector import Reflector
 from flexinfer.cache.selection import Selection
 from flexinfer.cache.store import Store, changes
-from flexinfer.cache.timing import Burst, Timing
+from flexinfer.cache.timing import Timing
 from flexinfer.errors import CacheNotSyncedError, ConfigurationError
 from flexinfer.event import CreateEvent, DeleteEvent
 from flexinfer.meta.object import Object
@@ -80,7 +80,7 @@ class Informer:
         self._store = Store(memo_size=options.memo_size, on_index_error=self._index_failed)
         self._own = OwnWrites(self._store, admits=self.selection.admits)
         self._handlers: tuple[EventHandler, ...] = ()
-        self._burst = Burst(self._timing.clock)
+        self._burst = log.Burst(self._timing.clock)
         self._missing: set[NamespacedName] = set()
         self._synced = anyio.Event()
         self._is_running = False

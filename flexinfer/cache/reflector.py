@@ -16,7 +16,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
 from flexinfer import log
-from flexinfer.cache.timing import Backoff, Burst, TimeSlice
+from flexinfer.cache.timing import Backoff, TimeSlice
 from flexinfer.cache.trouble import ShortWatchError, error_of, explain, reason, voids_position
 from flexinfer.errors import ApiError, DecodeError, ExpiredError, FlexInferError, TransportError
 from flexinfer.meta.envelope import decode_event, decode_list
@@ -117,7 +117,7 @@ class Reflector:
         self._timing = timing
         self._metrics = metrics
         self._backoff = Backoff(timing)
-        self._burst = Burst(timing.clock)
+        self._burst = log.Burst(timing.clock)
         self._slice = TimeSlice()
         self._revision = ""
         self._list_reason = "first"

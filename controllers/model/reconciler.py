@@ -102,8 +102,10 @@ class ModelReconciler:
     """Turn a Model into a Service and a Deployment, and say in its status how it is doing.
 
     *environment* holds the default images. Never deletes anything: children go with their Model
-    by their owner reference. What cannot be cured by trying again waits for a change of the
-    Model; what nodes decide is tried again every 30 seconds.
+    by their owner reference. A Model that cannot be scheduled, or of which the API server refused
+    a child, is looked at again every 30 seconds, one whose child's name is taken every 10. A
+    change that a field can never take waits for the Model to change; all else is left to the
+    queue's backoff.
     """
 
     def __init__(

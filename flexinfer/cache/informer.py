@@ -188,9 +188,9 @@ class Informer:
             return "stopped: nothing keeps it fresh any more"
         if trouble is None:
             return None
-        silence = self._timing.clock() - self._reflector.heard_at
-        if trouble.startswith(("forbidden", "unauthorized", "kind missing")):
+        if self._reflector.needs_a_cure:
             return trouble
+        silence = self._timing.clock() - self._reflector.heard_at
         if silence >= self._timing.stale_after:
             return f"stale: no word from the API server for {silence:.0f} s: {trouble}"
         return None

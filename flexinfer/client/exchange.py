@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from flexinfer.client.auth import Credentials
+    from flexinfer.client.proxy import Proxy
     from flexinfer.errors import ApiError
 
 JSON = "application/json"
@@ -81,7 +82,11 @@ class Call:
 
 
 async def send(
-    call: Call, pool: aiohttp.ClientSession, credentials: Credentials, authorization: str
+    call: Call,
+    pool: aiohttp.ClientSession,
+    credentials: Credentials,
+    authorization: str,
+    proxy: Proxy | None = None,
 ) -> aiohttp.ClientResponse:
     """Send a call and return the answer's status and headers, whatever they are.
 
@@ -96,7 +101,16 @@ async def send(
             allow_redirects=False,
             ssl=credentials.ssl_context(),
             server_hostname=credentials.server_name,
+            proxy=proxy.url if proxy else None,
+            proxy_auth=proxy.auth if proxy else None,
         )
+    except aiohttp.ClientHttpProxyError as error:
+        msg = f"{call}: the proxy {proxy} does not let us through: {error.status} {error.message}"
+        raise TransportError(msg) from error
+    except aiohttp.ClientProxyConnectionError as error:
+        raise TransportError(
+            f"{call}: cannot connect to the proxy {proxy}: {_cause(error)}"
+        ) from error
     except aiohttp.ClientConnectorError as error:
         msg = f"{call}: cannot connect to {credentials.server}: {_cause(error)}"
         raise TransportError(msg) from error

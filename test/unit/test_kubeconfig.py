@@ -188,8 +188,7 @@ async def test_verification_is_off_only_when_asked_and_never_silently(
 @pytest.mark.parametrize(
     ("user", "what"),
     [
-        ({"exec": {"command": "/bin/false"}}, "an exec plugin"),
-        ({"auth-provider": {"name": "oidc"}}, "an auth provider"),
+        ({"auth-provider": {"name": "gcp"}}, "the auth provider 'gcp'"),
         ({"username": "a", "password": "b"}, "a user name and password"),
     ],
 )
@@ -201,11 +200,11 @@ async def test_what_is_not_supported_is_refused_before_anything_runs(
         await kubeconfig(path)
 
 
-async def test_a_proxy_is_refused_instead_of_passed_by(
+async def test_c69_a_proxy_that_cannot_be_used_is_refused_instead_of_passed_by(
     tmp_path: Path, authority: CertificateAuthority
 ) -> None:
     content = config("https://127.0.0.1:1", authority, {"token": "abc"})
-    content["clusters"][0]["cluster"]["proxy-url"] = "http://127.0.0.1:3128"
+    content["clusters"][0]["cluster"]["proxy-url"] = "socks5://127.0.0.1:1080"
     with pytest.raises(ConfigurationError, match="proxy-url"):
         await kubeconfig(write(tmp_path / "k", content))
 

@@ -236,8 +236,9 @@ def _credentials(
     loaded: _Loaded, selected: _Selected, tls: TlsFiles, issuer: Issuer | None
 ) -> Credentials:
     name, proxy_url = loaded.tls_server_name, loaded.proxy or ""
-    # Refused here, where the error can name the file.
-    proxy_for(loaded.host, configured=proxy_url)
+    if proxy_url:
+        # Refused here, where the error can name the file.
+        proxy_for(loaded.host, configured=proxy_url)
     if issuer is not None:
         return RenewedCredentials(
             loaded.host, issuer, tls=tls, server_name=name, proxy_url=proxy_url

@@ -33,7 +33,14 @@ class LogFormat(StrEnum):
 
 
 def get_logger(name: str) -> FilteringBoundLogger:
-    """Return the logger of a module; *name* becomes the key `logger`."""
+    """Return the logger of a module; *name* becomes the key `logger`.
+
+    Until `configure` is called, or the program configures structlog itself, lines go to the
+    console without the values of variables in tracebacks, among which structlog would show
+    tokens.
+    """
+    if not structlog.is_configured():
+        structlog.configure(processors=[*_shared(), *_console(sys.stdout)])
     return cast("FilteringBoundLogger", structlog.get_logger(logger_name=name))
 
 
@@ -47,12 +54,7 @@ def configure(
     """
     stream = sys.stderr if stream is None else stream
     threshold = _level(level)
-    shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
-        _name_logger,
-    ]
+    shared = _shared()
     console = form is LogFormat.CONSOLE or (form is LogFormat.AUTO and stream.isatty())
     rendering = _console(stream) if console else _json()
     structlog.configure(
@@ -76,6 +78,15 @@ def _level(name: str) -> int:
     if name.lower() not in levels:
         raise ConfigurationError(f"log level {name!r} is unknown: use one of {', '.join(levels)}")
     return logging.getLevelNamesMapping()[name.upper()]
+
+
+def _shared() -> list[Processor]:
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
+        _name_logger,
+    ]
 
 
 def _json() -> list[Processor]:

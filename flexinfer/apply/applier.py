@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import anyio
-import structlog
 
+from flexinfer import log
 from flexinfer.apply.immutable import can_recreate, immutable_causes
 from flexinfer.apply.memory import Answer, Outcome
 from flexinfer.apply.ownership import ensure_ours
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from flexinfer.meta.object import Object
     from flexinfer.meta.resource import NamespacedName, Resource
 
-_log = structlog.get_logger(__name__)
+_log = log.get_logger(__name__)
 
 # Between looks at whether a deleted object is gone, in seconds; doubled from one to the other.
 _FIRST_PAUSE = 0.05

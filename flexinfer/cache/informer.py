@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
-import structlog
 
+from flexinfer import log
 from flexinfer.cache.own_writes import OwnWrites
 from flexinfer.cache.reflector import Reflector
 from flexinfer.cache.selection import Selection
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=Object)
 
-_log = structlog.get_logger(__name__)
+_log = log.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
-import structlog
-
+from flexinfer import log
 from flexinfer.cache.timing import Backoff, Burst, TimeSlice
 from flexinfer.cache.trouble import ShortWatchError, error_of, explain, reason, voids_position
 from flexinfer.errors import ApiError, DecodeError, ExpiredError, FlexInferError, TransportError
@@ -37,7 +36,7 @@ PAGE_SIZE = 500
 
 _CHANGES = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
-_log = structlog.get_logger(__name__)
+_log = log.get_logger(__name__)
 
 
 class LineSource(Protocol):

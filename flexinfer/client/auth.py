@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-import structlog
-
+from flexinfer import log
 from flexinfer.client.reload import RELOAD_SECONDS, RETRY_SECONDS, check_reload_after, read_text
 from flexinfer.client.tls import TlsFiles, Trust, client_context
 from flexinfer.errors import ConfigurationError
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
-_log = structlog.get_logger(__name__)
+_log = log.get_logger(__name__)
 
 
 class Authorization(NamedTuple):

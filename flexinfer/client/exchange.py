@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, urlencode
 
 import aiohttp
-import structlog
 from yarl import URL
 
+from flexinfer import log
 from flexinfer.client.failure import api_error
 from flexinfer.errors import ConfigurationError, TransportError
 
@@ -28,7 +28,7 @@ APPLY = "application/apply-patch+yaml"
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 _FAILURE_LIMIT = 256 * 1024
 
-_log = structlog.get_logger(__name__)
+_log = log.get_logger(__name__)
 
 
 class ConnectionLostError(TransportError):

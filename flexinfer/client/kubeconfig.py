@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import structlog
 import yaml
 
 from flexinfer.client import exec_plugin
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from flexinfer.meta.envelope import Tree
 
 DEFAULT_PATH = Path("~/.kube/config")
+
 
 # What says who somebody is at once, so that no plugin is asked, as with kubectl.
 _EXPLICIT = (

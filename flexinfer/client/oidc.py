@@ -23,9 +23,9 @@ from urllib.parse import quote_plus, urlsplit
 
 import aiohttp
 import anyio
-import structlog
 import yaml
 
+from flexinfer import log
 from flexinfer.client.pool import open_pool
 from flexinfer.client.proxy import proxy_for
 from flexinfer.client.renewal import Issued
@@ -43,7 +43,7 @@ _LEEWAY = 10.0
 _DISCOVERY = "/.well-known/openid-configuration"
 _OK = 200
 
-_log = structlog.get_logger(__name__)
+_log = log.get_logger(__name__)
 
 
 class Tokens(NamedTuple):

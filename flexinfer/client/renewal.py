@@ -23,8 +23,8 @@ import time
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import anyio
-import structlog
 
+from flexinfer import log
 from flexinfer.client.auth import Authorization, Endpoint, bearer, server_url
 from flexinfer.errors import ConfigurationError, CredentialError
 
@@ -42,7 +42,7 @@ _LONGEST_BACKOFF = 30.0
 _REFUSAL_INTERVAL = 10.0
 _RENEW_AT = (0.75, 0.85)
 
-_log = structlog.get_logger(__name__)
+_log = log.get_logger(__name__)
 _random = random.SystemRandom()
 
 

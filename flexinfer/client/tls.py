@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import structlog
-
+from flexinfer import log
 from flexinfer.client.reload import RELOAD_SECONDS, RETRY_SECONDS, check_reload_after, read_text
 from flexinfer.errors import ConfigurationError
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 _BEGIN = "-----BEGIN CERTIFICATE-----"
 
-_log = structlog.get_logger(__name__)
+_log = log.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
 
 import anyio
-import structlog
 
+from flexinfer import log
 from flexinfer.client import exchange
 from flexinfer.client.exchange import JSON, Call, ConnectionLostError, Content
 from flexinfer.client.lines import MAX_LINE, LineSplitter, LineStream
@@ -57,7 +57,7 @@ TIMEOUT = 30.0
 # What client-go counts a request without an answer as.
 _NO_ANSWER = "<error>"
 
-_log = structlog.get_logger(__name__)
+_log = log.get_logger(__name__)
 
 
 class RequestObserver(Protocol):

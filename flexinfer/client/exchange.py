@@ -102,7 +102,7 @@ async def send(
             ssl=credentials.ssl_context(),
             server_hostname=credentials.server_name,
             proxy=proxy.url if proxy else None,
-            proxy_auth=proxy.auth if proxy else None,
+            proxy_headers=proxy.headers if proxy else None,
         )
     except aiohttp.ClientHttpProxyError as error:
         msg = f"{call}: the proxy {proxy} does not let us through: {error.status} {error.message}"

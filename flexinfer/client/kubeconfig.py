@@ -46,7 +46,7 @@ _EXPLICIT = (
     "client-certificate-data",
 )
 
-_log = structlog.get_logger(__name__)
+_log = log.get_logger(__name__)
 
 
 @dataclass(slots=True)

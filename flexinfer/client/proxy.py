@@ -18,13 +18,13 @@ value without a scheme is taken for. `~/.netrc` is never read.
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-import aiohttp
 from yarl import URL
 
 from flexinfer.errors import ConfigurationError
@@ -43,10 +43,15 @@ _VARIABLES = {
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """Be an HTTP proxy; its text never holds the password."""
+    """Be an HTTP proxy; `authorization` is the value of its header, and never part of its text."""
 
     url: URL
-    auth: aiohttp.BasicAuth | None = field(default=None, repr=False)
+    authorization: str = field(default="", repr=False)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return what the proxy alone is told."""
+        return {"Proxy-Authorization": self.authorization} if self.authorization else {}
 
     def __str__(self) -> str:
         return str(self.url)
@@ -130,7 +135,8 @@ def _parse(value: str, setting: str) -> Proxy:
             f"{setting} must be an http:// proxy such as http://10.0.0.1:3128: "
             "name one, or exempt the API server with NO_PROXY"
         )
-    auth = None
+    authorization = ""
     if url.username is not None:
-        auth = aiohttp.BasicAuth(unquote(url.username), unquote(url.password or ""))
-    return Proxy(URL.build(scheme="http", host=host, port=port or _PORTS["http"]), auth)
+        pair = f"{unquote(url.username)}:{unquote(url.password or '')}"
+        authorization = f"Basic {base64.b64encode(pair.encode()).decode()}"
+    return Proxy(URL.build(scheme="http", host=host, port=port or _PORTS["http"]), authorization)

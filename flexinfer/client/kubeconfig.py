@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import yaml
 
+from flexinfer import log
 from flexinfer.client import exec_plugin
 from flexinfer.client.auth import StaticCredentials, TokenFileCredentials
 from flexinfer.client.oidc import OidcProvider, UserEntry

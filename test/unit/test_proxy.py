@@ -42,11 +42,13 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def remote(server: ScriptedServer, *, proxy_url: str = "", token: str = "t") -> StaticCredentials:
+def remote(
+    server: ScriptedServer, *, proxy_url: str = "", anonymous: bool = False
+) -> StaticCredentials:
     """Credentials for a server that only a proxy can reach."""
     return StaticCredentials(
         f"https://{TARGET}",
-        token=token,
+        token="" if anonymous else "t",
         context=client_context(server.ca_pem),
         server_name="localhost",
         proxy_url=proxy_url,
@@ -119,7 +121,7 @@ def test_c69_the_environment_names_the_proxy(
     ],
 )
 def test_c69_no_proxy_is_read_as_go_reads_it(
-    host: str, port: int, no_proxy: str, exempt: bool
+    host: str, port: int, no_proxy: str, *, exempt: bool
 ) -> None:
     assert is_exempt(host, port, no_proxy) is exempt
 
@@ -228,8 +230,8 @@ async def test_c69_netrc_is_never_used(
         server.script("GET", "/x", Answer(body="here"))
         async with ConnectProxy.start({TARGET: server.url}) as proxy:
             environment.setenv("HTTPS_PROXY", proxy.url)
-            for token in ("t", ""):
-                async with Transport(remote(server, token=token)) as transport:
+            for anonymous in (False, True):
+                async with Transport(remote(server, anonymous=anonymous)) as transport:
                     await transport.request("GET", "/x")
             assert all("proxy-authorization" not in t.headers for t in proxy.tunnels)
         assert server.requests[0].headers["authorization"] == "Bearer t"

@@ -12,9 +12,12 @@ import pytest
 import structlog
 import yaml
 
+from flexinfer.client.auth import StaticCredentials
 from flexinfer.client.kubeconfig import kubeconfig
+from flexinfer.client.tls import TlsFiles
 from flexinfer.client.transport import Transport
 from flexinfer.envtest.certs import CertificateAuthority
+from flexinfer.envtest.connect_proxy import ConnectProxy
 from flexinfer.envtest.script import Answer
 from flexinfer.envtest.scripted import Received, ScriptedServer
 from flexinfer.errors import ConfigurationError, TransportError
@@ -118,6 +121,44 @@ async def test_no_file_of_ours_is_left_behind_and_the_same_file_loads_again(
         for _ in range(2):
             assert (await ask(server, await kubeconfig(path))).client == "admin"
             assert list(temporary.iterdir()) == []
+
+
+async def test_c68_a_ca_that_is_a_file_is_read_again(
+    tmp_path: Path, authority: CertificateAuthority
+) -> None:
+    other = CertificateAuthority.create(tmp_path / "other")
+    async with ScriptedServer.start(other) as server:
+        content = config(server.url, authority, {"token": "abc"})
+        cluster = content["clusters"][0]["cluster"]
+        del cluster["certificate-authority-data"]
+        cluster["certificate-authority"] = "ca.crt"
+        (tmp_path / "ca.crt").write_text(authority.ca_pem.read_text())
+        credentials = await kubeconfig(write(tmp_path / "k", content))
+        with pytest.raises(TransportError, match="certificate verify failed"):
+            await ask(server, credentials)
+        (tmp_path / "ca.crt").write_text(other.ca_pem.read_text())
+        assert isinstance(credentials, StaticCredentials)
+        assert isinstance(credentials._tls, TlsFiles)
+        credentials._tls.reload()
+        await ask(server, credentials)
+
+
+async def test_c69_the_proxy_of_a_kubeconfig_is_used(
+    tmp_path: Path, authority: CertificateAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "*")
+    target = "api.example.org:6443"
+    async with (
+        ScriptedServer.start(authority) as server,
+        ConnectProxy.start({target: server.url}) as proxy,
+    ):
+        content = config(f"https://{target}", authority, {"token": "abc"})
+        content["clusters"][0]["cluster"] |= {
+            "proxy-url": proxy.url,
+            "tls-server-name": "localhost",
+        }
+        await ask(server, await kubeconfig(write(tmp_path / "k", content)))
+        assert [tunnel.target for tunnel in proxy.tunnels] == [target]
 
 
 async def test_another_context_can_be_named(

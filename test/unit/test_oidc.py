@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import stat
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
@@ -61,6 +60,10 @@ def write(path: Path, tree: Tree) -> Path:
     path.write_text(yaml.safe_dump(tree))
     path.chmod(0o600)
     return path
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
 
 
 def stored(path: Path) -> Tree:
@@ -119,7 +122,7 @@ async def test_an_expired_one_is_refreshed_and_both_are_written_back(
         }
         assert yaml.safe_load(path.read_text()) == tree
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert os.listdir(tmp_path) == ["k"]
+        assert names(tmp_path) == ["k"]
 
 
 async def test_a_public_client_and_one_that_posts_its_secret(

@@ -24,7 +24,7 @@ from flexinfer.client.tls import TlsFiles, Trust
 from flexinfer.client.transport import Transport
 from flexinfer.envtest.certs import CertificateAuthority
 from flexinfer.envtest.eventually import eventually
-from flexinfer.envtest.script import Answer, Until, status_answer
+from flexinfer.envtest.script import Answer, Bytes, Until, status_answer
 from flexinfer.envtest.scripted import ScriptedServer
 from flexinfer.errors import ConfigurationError, CredentialError
 
@@ -210,7 +210,7 @@ async def test_c67_the_loop_goes_on_while_it_runs(plugin: Plugin) -> None:
 
     async with anyio.create_task_group() as group:
         group.start_soon(issue)
-        await eventually(lambda: plugin.runs, within=10)
+        await eventually(lambda: bool(plugin.runs), within=10)
         assert issued == []
         (plugin.folder / "go").touch()
     assert issued == [Issued("t")]
@@ -220,7 +220,7 @@ async def test_c67_one_that_nobody_waits_for_is_killed(plugin: Plugin) -> None:
     plugin.does("time.sleep(600)")
     async with anyio.create_task_group() as group:
         group.start_soon(plugin.command().issue)
-        await eventually(lambda: plugin.runs, within=10)
+        await eventually(lambda: bool(plugin.runs), within=10)
         group.cancel_scope.cancel()
     await eventually(lambda: not any(map(is_alive, plugin.runs)), within=5)
 
@@ -285,7 +285,7 @@ async def test_c67_a_request_that_gives_up_does_not_stop_the_run_that_others_wai
             calls.start_soon(transport.request, "GET", "/x")
             with pytest.raises(TimeoutError), anyio.fail_after(0.2):
                 await transport.request("GET", "/x")
-            await eventually(lambda: plugin.runs, within=10)
+            await eventually(lambda: bool(plugin.runs), within=10)
             (plugin.folder / "go").touch()
         assert (len(server.requests), len(plugin.runs)) == (1, 1)
 
@@ -346,6 +346,42 @@ async def test_c67_client_certificates_are_shown_and_replaced_when_refused(
         assert len(plugin.runs) == 2
 
 
+async def test_c70_certificates_that_change_under_many_calls_close_nothing_under_them(
+    plugin: Plugin, authority: CertificateAuthority
+) -> None:
+    for number in (1, 2):
+        certificate, key = authority.issue(["x"], common_name=f"user-{number}")
+        (plugin.folder / f"{number}.crt").write_bytes(certificate.read_bytes())
+        (plugin.folder / f"{number}.key").write_bytes(key.read_bytes())
+    plugin.does("""
+        answer(
+            clientCertificateData=(folder / f"{runs}.crt").read_text(),
+            clientKeyData=(folder / f"{runs}.key").read_text(),
+        )
+    """)
+    async with ScriptedServer.start(authority) as server:
+        slow = Answer(body=[Until("renewed"), Bytes(b"here")])
+        server.script("GET", "/slow", slow)
+        server.script("GET", "/x", *[Answer(401, body=[Until("all are here")])] * 20, OK)
+        answers: list[bytes] = []
+
+        async def call(path: str) -> None:
+            answers.append(await transport.request("GET", path))
+
+        async with (
+            Transport(plugin.credentials(server)) as transport,
+            anyio.create_task_group() as calls,
+        ):
+            for path in ["/slow"] * 10 + ["/x"] * 20:
+                calls.start_soon(call, path)
+            await server.received(30)
+            server.release("all are here")
+            await server.received(40, path="/x")
+            server.release("renewed")
+        assert answers == [b"here"] * 30
+        assert len(plugin.runs) == 2
+
+
 async def test_c67_a_certificate_without_its_key_is_an_error_of_the_plugin(
     plugin: Plugin, authority: CertificateAuthority
 ) -> None:
@@ -373,7 +409,7 @@ async def test_c67_a_run_ends_with_its_transport(
     ):
         with pytest.raises(TimeoutError), anyio.fail_after(0.5):
             await transport.request("GET", "/x")
-        await eventually(lambda: plugin.runs, within=10)
+        await eventually(lambda: bool(plugin.runs), within=10)
         assert is_alive(plugin.runs[0])
     await eventually(lambda: not any(map(is_alive, plugin.runs)), within=5)
 

@@ -109,16 +109,16 @@ async def send(
         raise TransportError(msg) from error
     except aiohttp.ClientProxyConnectionError as error:
         raise TransportError(
-            f"{call}: cannot connect to the proxy {proxy}: {_cause(error)}"
+            f"{call}: cannot connect to the proxy {proxy}: {cause(error)}"
         ) from error
     except aiohttp.ClientConnectorError as error:
-        msg = f"{call}: cannot connect to {credentials.server}: {_cause(error)}"
+        msg = f"{call}: cannot connect to {credentials.server}: {cause(error)}"
         raise TransportError(msg) from error
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        msg = f"{call}: connection lost before an answer: {_cause(error)}"
+        msg = f"{call}: connection lost before an answer: {cause(error)}"
         raise ConnectionLostError(msg) from error
     except (aiohttp.ClientError, OSError) as error:
-        raise TransportError(f"{call}: {_cause(error)}") from error
+        raise TransportError(f"{call}: {cause(error)}") from error
 
 
 async def read(call: Call, response: aiohttp.ClientResponse) -> bytes:
@@ -127,7 +127,7 @@ async def read(call: Call, response: aiohttp.ClientResponse) -> bytes:
         async with response:
             return await response.read()
     except (aiohttp.ClientError, OSError) as error:
-        raise TransportError(f"{call}: answer cut: {_cause(error)}") from error
+        raise TransportError(f"{call}: answer cut: {cause(error)}") from error
 
 
 def is_success(response: aiohttp.ClientResponse) -> bool:
@@ -150,7 +150,7 @@ async def failure(call: Call, response: aiohttp.ClientResponse) -> ApiError:
     return api_error(str(call), response.status, response.headers, bytes(body))
 
 
-def _cause(error: Exception) -> str:
+def cause(error: Exception) -> str:
     """Say what happened, the same way each time: aiohttp's own texts hold memory addresses."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         error = error.certificate_error

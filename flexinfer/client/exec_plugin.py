@@ -19,7 +19,7 @@ import subprocess
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import anyio
 
@@ -155,11 +155,12 @@ def _cluster(cluster: Tree, ca_pem: str | None) -> Tree:
 
 async def _attend(process: Process, answer: bytearray, last_words: bytearray) -> None:
     """Wait for the end of the process, reading all the while."""
-    if process.stdout is None or process.stderr is None:
-        raise CredentialError("the plugin has no output")
+    # Both are pipes, because nothing else was asked for.
+    stdout = cast("ByteReceiveStream", process.stdout)
+    stderr = cast("ByteReceiveStream", process.stderr)
     async with anyio.create_task_group() as readers:
-        readers.start_soon(_read_answer, process.stdout, answer)
-        readers.start_soon(_read_tail, process.stderr, last_words)
+        readers.start_soon(_read_answer, stdout, answer)
+        readers.start_soon(_read_tail, stderr, last_words)
         await process.wait()
         readers.cancel_scope.deadline = anyio.current_time() + _LAST_WORDS_SECONDS
 

@@ -26,6 +26,7 @@ import anyio
 import yaml
 
 from flexinfer import log
+from flexinfer.client.exchange import cause
 from flexinfer.client.pool import open_pool
 from flexinfer.client.proxy import proxy_for
 from flexinfer.client.renewal import Issued
@@ -232,7 +233,7 @@ class OidcProvider:
             async with http.request(method, url, data=form, headers=headers, **options) as response:
                 return self._answer(response.status, await response.read(), url)
         except (aiohttp.ClientError, OSError) as error:
-            raise CredentialError(f"{self} cannot be reached at {url}: {error}") from error
+            raise CredentialError(f"{self} cannot be reached at {url}: {cause(error)}") from error
 
     def _answer(self, status: int, body: bytes, url: str) -> Tree:
         try:

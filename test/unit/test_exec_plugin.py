@@ -216,6 +216,12 @@ async def test_c67_the_loop_goes_on_while_it_runs(plugin: Plugin) -> None:
     assert issued == [Issued("t")]
 
 
+async def test_c67_it_runs_in_the_loop_of_another_thread_too(plugin: Plugin) -> None:
+    plugin.does("answer(token='t')")
+    issued = await anyio.to_thread.run_sync(anyio.run, plugin.command().issue)
+    assert issued == Issued("t")
+
+
 async def test_c67_one_that_nobody_waits_for_is_killed(plugin: Plugin) -> None:
     plugin.does("time.sleep(600)")
     async with anyio.create_task_group() as group:

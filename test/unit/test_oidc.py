@@ -17,6 +17,7 @@ from flexinfer.client.kubeconfig import kubeconfig
 from flexinfer.client.oidc import OidcProvider, UserEntry, expiry
 from flexinfer.client.transport import Transport
 from flexinfer.envtest.certs import CertificateAuthority
+from flexinfer.envtest.connect_proxy import ConnectProxy
 from flexinfer.envtest.script import Answer, Hang
 from flexinfer.envtest.scripted import ScriptedServer
 from flexinfer.errors import ConfigurationError, CredentialError
@@ -233,6 +234,38 @@ async def test_tls_of_the_provider_is_verified_and_nothing_goes_out_in_clear(
         OidcProvider(issuer_url="http://x", client_id="me", entry=UserEntry(path=path, user="u"))
 
 
+async def test_a_provider_that_is_down_is_named_the_same_way_each_time(
+    authority: CertificateAuthority, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "k", content("https://x", "", **{"refresh-token": "r1"}))
+    async with ScriptedServer.start(authority) as server:
+        pass
+    with pytest.raises(
+        CredentialError, match=r"cannot be reached at https://127.*refused|failed"
+    ) as e:
+        await provider(server, path).issue()
+    assert " 0x" not in str(e.value)
+
+
+async def test_the_provider_is_reached_by_the_proxy_of_the_environment(
+    authority: CertificateAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "k", content("https://x", "", **{"refresh-token": "r1"}))
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    async with ConnectProxy.start({}) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        issuer = OidcProvider(
+            issuer_url="https://login.example.org",
+            client_id="me",
+            entry=UserEntry(path=path, user="u"),
+            ca_pem=authority.ca_pem.read_text(),
+        )
+        with pytest.raises(CredentialError, match="502"):
+            await issuer.issue()
+        assert [tunnel.target for tunnel in proxy.tunnels] == ["login.example.org:443"]
+
+
 async def test_without_a_refresh_token_the_cure_is_named(
     authority: CertificateAuthority, tmp_path: Path
 ) -> None:
@@ -275,6 +308,25 @@ async def test_a_kubeconfig_with_oidc_refreshes_when_it_is_refused(
         sent = [r.headers["authorization"] for r in server.requests if r.path == "/x"]
         assert sent == [f"Bearer {token('a', far)}", f"Bearer {token('b', far)}"]
         assert stored(path)["refresh-token"] == "r2"
+
+
+async def test_the_ca_of_a_provider_may_be_a_file_beside_the_kubeconfig(
+    authority: CertificateAuthority, tmp_path: Path
+) -> None:
+    async with ScriptedServer.start(authority) as server:
+        serve(server, Answer(body={"id_token": token("b", 4_000_000_000.0)}))
+        server.script("GET", "/x", Answer(body="here"))
+        tree = content(
+            server.url,
+            server.ca_pem,
+            **{"idp-issuer-url": server.url, "refresh-token": "r1"},
+            **{"idp-certificate-authority": "idp.crt"},
+        )
+        del tree["users"][1]["user"]["auth-provider"]["config"]["idp-certificate-authority-data"]
+        (tmp_path / "idp.crt").write_text(server.ca_pem)
+        path = write(tmp_path / "k", tree)
+        async with Transport(await kubeconfig(str(path))) as transport:
+            assert await transport.request("GET", "/x") == b"here"
 
 
 async def test_a_kubeconfig_without_an_issuer_is_refused(

@@ -13,8 +13,10 @@ from anyio.lowlevel import checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flexinfer.client import renewal
 from flexinfer.client.renewal import Issued, RenewedCredentials
 from flexinfer.client.tls import TlsFiles, Trust
+from flexinfer.client.transport import TIMEOUT
 from flexinfer.envtest.eventually import eventually
 from flexinfer.errors import CredentialError
 
@@ -233,6 +235,20 @@ async def test_a_token_that_would_break_the_header_is_refused_and_not_shown() ->
         with pytest.raises(CredentialError, match="the token of someone holds") as caught:
             await case.header()
     assert "secret" not in str(caught.value)
+
+
+async def test_an_issuer_that_does_not_answer_is_named_before_the_deadline_of_a_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert renewal._LONGEST_WAIT < TIMEOUT
+    monkeypatch.setattr(renewal, "_LONGEST_WAIT", 0.1)
+    case = Case()
+    case.someone.gate = anyio.Event()
+    async with case.kept():
+        with pytest.raises(CredentialError, match=r"someone gave no answer within 0\.1 s"):
+            await case.header()
+        case.someone.gate.set()
+        assert await case.header() == "Bearer token-1"
 
 
 async def test_two_transports_may_share_them_and_the_second_goes_on_when_the_first_ends() -> None:

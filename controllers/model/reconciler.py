@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from controllers.model.decision import Plan
+    from flexinfer.apply.reverted import RevertObserver
     from flexinfer.meta.envelope import ObjectMeta, Tree
     from flexinfer.meta.object import Object
     from flexinfer.meta.resource import Resource
@@ -111,12 +112,13 @@ class ModelReconciler:
         client: ModelClient,
         *,
         environment: Mapping[str, str],
+        on_reverted: RevertObserver | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._client = client
         self._environment = environment
         self._now = now
-        self._applier = Applier(client, field_manager=names.FIELD_MANAGER)
+        self._applier = Applier(client, field_manager=names.FIELD_MANAGER, on_reverted=on_reverted)
         self._status = StatusWriter(
             client, field_manager=names.FIELD_MANAGER, foreign=("lastActiveTime",)
         )

@@ -20,6 +20,7 @@ from flexinfer.kinds.service import Service
 from flexinfer.meta.selector import Selector
 from flexinfer.predicate import annotations_changed, any_of, generation_changed, labels_changed
 from flexinfer.reconcile import Request
+from flexinfer.recorder import announce
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -48,7 +49,9 @@ def set_up(manager: Manager, *, environment: Mapping[str, str] | None = None) ->
         return (model.meta.key for model in models.by_index(_MODELS_BY_CLAIM, str(claim.meta.key)))
 
     reconciler = ModelReconciler(
-        manager.client, environment=os.environ if environment is None else environment
+        manager.client,
+        environment=os.environ if environment is None else environment,
+        on_reverted=announce(manager.recorder("model-controller")),
     )
     return (
         controller_for(

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote_plus, urlsplit
+from weakref import WeakSet
 
 import aiohttp
 import anyio
@@ -191,7 +192,7 @@ class OidcProvider:
 
     async def _refresh(self, refresh_token: str) -> Tokens:
         with anyio.move_on_after(self.timeout):
-            async with open_pool("flexinfer") as http:
+            async with open_pool("flexinfer", WeakSet()) as http:
                 found = await self._ask(http, "GET", f"{self.issuer_url}{_DISCOVERY}")
                 form = {"grant_type": "refresh_token", "refresh_token": refresh_token}
                 headers = self._authenticate(form, found)

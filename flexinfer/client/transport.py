@@ -24,6 +24,7 @@ from contextlib import asynccontextmanager
 from importlib import metadata
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import anyio
 
@@ -31,7 +32,7 @@ from flexinfer import log
 from flexinfer.client import exchange
 from flexinfer.client.exchange import JSON, Call, ConnectionLostError, Content
 from flexinfer.client.lines import MAX_LINE, LineSplitter, LineStream
-from flexinfer.client.pool import open_pool
+from flexinfer.client.pool import open_pool, wait_closed
 from flexinfer.client.proxy import proxy_for
 from flexinfer.client.retry import RetryPolicy
 from flexinfer.errors import (
@@ -43,6 +44,7 @@ from flexinfer.errors import (
 )
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     import aiohttp
@@ -100,6 +102,7 @@ class Transport:
         self._sleep = sleep
         self._requests: aiohttp.ClientSession | None = None
         self._watches: aiohttp.ClientSession | None = None
+        self._sockets: WeakSet[socket.socket] = WeakSet()
         self._keeper: TaskGroup | None = None
 
     @property
@@ -113,9 +116,9 @@ class Transport:
             _log.info(
                 "reaching the API server by a proxy", server=self.host, proxy=str(self._proxy)
             )
-        self._requests = open_pool(self._user_agent)
+        self._requests = open_pool(self._user_agent, self._sockets)
         # A watch occupies its connection for minutes; the informers bound how many there are.
-        self._watches = open_pool(self._user_agent)
+        self._watches = open_pool(self._user_agent, self._sockets)
         self._keeper = await anyio.create_task_group().__aenter__()
         self._keeper.start_soon(self._credentials.keep)
         return self
@@ -129,6 +132,7 @@ class Transport:
                 for pool in pools:
                     if pool is not None:
                         await pool.close()
+                await wait_closed(self._sockets)
         finally:
             if keeper is not None:
                 keeper.cancel_scope.cancel()

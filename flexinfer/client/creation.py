@@ -18,7 +18,7 @@ from urllib.parse import quote
 import anyio
 
 from flexinfer.client.exchange import ConnectionLostError
-from flexinfer.errors import AlreadyExistsError, DeadlineError, NotFoundError
+from flexinfer.errors import AlreadyExistsError, ApiError, DeadlineError, TransportError
 from flexinfer.meta.envelope import decode_object, decode_tree, encode
 
 if TYPE_CHECKING:
@@ -69,11 +69,12 @@ class Creation:
         )
 
     async def _made(self, transport: Transport, name: str) -> StoredObject | None:
-        """Return what the lost try made, None when it is somebody else's or gone again."""
+        """Return what the lost try made, None when that is not known: the 409 is true anyhow."""
         path = f"{self.path}/{quote(name, safe='')}"
         try:
             answer = await transport.request("GET", path, timeout=self.timeout)
-        except NotFoundError:
+        except (ApiError, TransportError):
+            # Gone again, or hidden from us: who may create need not be allowed to read.
             return None
         live = decode_tree(answer)
         if "deletionTimestamp" in live.get("metadata", {}) or not says(live, self.intent):

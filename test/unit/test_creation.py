@@ -32,6 +32,7 @@ WIDGETS = Resource(GroupVersionKind("example.org", "v1", "Widget"), "widgets")
 PATH = "/apis/example.org/v1/namespaces/default/widgets"
 TAKEN = status_answer(409, "AlreadyExists", 'widgets.example.org "a" already exists')
 GONE = status_answer(404, "NotFound", 'widgets.example.org "a" not found')
+FORBIDDEN = status_answer(403, "Forbidden", "widgets.example.org is forbidden")
 MANAGER = "tests"
 
 
@@ -93,10 +94,12 @@ async def test_c72_a_create_whose_answer_was_lost_is_a_success(
         live(labels={"x": "z"}),
         live(deletionTimestamp="2030-01-31T12:00:00Z"),
         GONE,
+        FORBIDDEN,
+        Close(),
     ],
 )
 async def test_c72_what_is_not_ours_still_exists_already(
-    authority: CertificateAuthority, found: Answer
+    authority: CertificateAuthority, found: Answer | Close
 ) -> None:
     async with serving(authority) as (server, client):
         server.script("POST", PATH, Reset(), TAKEN)

@@ -293,6 +293,10 @@ async def test_a_lost_answer_is_found_out_by_the_name(authority: CertificateAuth
         assert len(b.bodies()) == 2
         assert b.bodies("PATCH") == []
         assert (b.sent("create"), b.dropped("rejected")) == (1, 0)
+        # The client looked whether it is ours, which a recorder has no right to.
+        (read,) = b.server.unscripted
+        assert (read.method, read.path) == ("GET", f"{EVENTS}/{b.bodies()[0]['metadata']['name']}")
+        b.server.unscripted.clear()
 
 
 async def test_a_lost_answer_may_have_had_a_smaller_count(authority: CertificateAuthority) -> None:

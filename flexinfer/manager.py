@@ -33,11 +33,12 @@ from flexinfer import log
 from flexinfer.cache.client import CacheClient
 from flexinfer.cache.informer import InformerOptions
 from flexinfer.cache.informers import Informers
+from flexinfer.cache.timing import Timing
 from flexinfer.client.direct import DirectClient
 from flexinfer.controller import Controller, ControllerOptions, innermost
 from flexinfer.errors import ConfigurationError, FlexInferError
 from flexinfer.healthz import Checks
-from flexinfer.looplag import LoopLag
+from flexinfer.looplag import LIMIT, LoopLag
 from flexinfer.metrics import REGISTRY
 from flexinfer.recorder import EventBroadcaster
 from flexinfer.server import Address, metrics_route, serve
@@ -79,15 +80,18 @@ class ManagerOptions:
 
     `metrics_address` and `probe_address` are `host:port`, `:port`, or `0` for off. `grace` is
     how many seconds running reconciles have at the stop before they are cancelled;
-    `cache_sync_timeout` how many all informers together have at the start. `controller` holds
-    the defaults of all controllers. `signals` begin the stop; leave them empty when the process
-    has another owner.
+    `cache_sync_timeout` how many all informers together have at the start. `loop_lag` is how many
+    seconds the event loop may be blocked before the process is not ready. `timing` holds the
+    waits of the informers, and `controller` the defaults of all controllers. `signals` begin the
+    stop; leave them empty when the process has another owner.
     """
 
     metrics_address: str = ":8080"
     probe_address: str = ":8081"
     grace: float = 30.0
     cache_sync_timeout: float = 120.0
+    loop_lag: float = LIMIT
+    timing: Timing = field(default_factory=Timing)
     controller: ControllerOptions = field(default_factory=ControllerOptions)
     signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
 
@@ -132,7 +136,9 @@ class Manager:
     ) -> None:
         self.options = options or ManagerOptions()
         self.registry = registry
-        self.informers = Informers(transport, options=InformerOptions(registry=registry))
+        self.informers = Informers(
+            transport, options=InformerOptions(timing=self.options.timing, registry=registry)
+        )
         self.client = CacheClient(self.informers, DirectClient(transport))
         self.events = EventBroadcaster(
             DirectClient(transport, timeout=_EVENT_TIMEOUT), registry=registry
@@ -143,7 +149,7 @@ class Manager:
         self.probe_port: int | None = None
         self._controllers: dict[str, Controller] = {}
         self._others: list[Runnable] = []
-        self._lag = LoopLag(registry=registry)
+        self._lag = LoopLag(limit=self.options.loop_lag, registry=registry)
         self._stopping = anyio.Event()
         self._has_run = False
         self._failures: list[Exception] = []

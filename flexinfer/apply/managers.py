@@ -64,10 +64,10 @@ def _folded(
     if all(entry is kept for entry in ours):
         return None
     target = kept or max(ours, key=lambda entry: str(entry.get("time", "")))
-    fields: Tree = {}
+    fields: Tree = target["fieldsV1"]
     for entry in ours:
-        if entry.get("apiVersion") == target.get("apiVersion"):
-            fields = _union(fields, entry.get("fieldsV1", {}))
+        if entry is not target and entry.get("apiVersion") == target.get("apiVersion"):
+            fields = _union(fields, entry["fieldsV1"])
     result = target | {"manager": field_manager, "operation": "Apply", "fieldsV1": fields}
     others = [entry for entry in entries if not any(entry is mine for mine in ours)]
     return [*others, result]

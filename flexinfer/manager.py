@@ -35,6 +35,7 @@ from flexinfer.cache.informer import InformerOptions
 from flexinfer.cache.informers import Informers
 from flexinfer.cache.timing import Timing
 from flexinfer.client.direct import DirectClient
+from flexinfer.client.transport import TIMEOUT
 from flexinfer.controller import Controller, ControllerOptions, innermost
 from flexinfer.errors import ConfigurationError, FlexInferError
 from flexinfer.healthz import Checks
@@ -80,19 +81,21 @@ class ManagerOptions:
 
     `metrics_address` and `probe_address` are `host:port`, `:port`, or `0` for off. `grace` is
     how many seconds running reconciles have at the stop before they are cancelled;
-    `cache_sync_timeout` how many all informers together have at the start. `loop_lag` is how many
-    seconds the event loop may be blocked before the process is not ready. `timing` holds the
-    waits of the informers, and `controller` the defaults of all controllers. `signals` begin the
-    stop; leave them empty when the process has another owner.
+    `cache_sync_timeout` how many all informers together have at the start. `controller` holds
+    the defaults of all controllers, `timing` the waits of all informers. `request_timeout` is the
+    deadline of each request in seconds, and `loop_lag` how many of them the event loop may be
+    blocked before the process is not ready. `signals` begin the stop; leave them empty when the
+    process has another owner.
     """
 
     metrics_address: str = ":8080"
     probe_address: str = ":8081"
     grace: float = 30.0
     cache_sync_timeout: float = 120.0
-    loop_lag: float = LIMIT
-    timing: Timing = field(default_factory=Timing)
     controller: ControllerOptions = field(default_factory=ControllerOptions)
+    timing: Timing = field(default_factory=Timing)
+    request_timeout: float = TIMEOUT
+    loop_lag: float = LIMIT
     signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
 
     def __post_init__(self) -> None:
@@ -139,7 +142,8 @@ class Manager:
         self.informers = Informers(
             transport, options=InformerOptions(timing=self.options.timing, registry=registry)
         )
-        self.client = CacheClient(self.informers, DirectClient(transport))
+        direct = DirectClient(transport, timeout=self.options.request_timeout)
+        self.client = CacheClient(self.informers, direct)
         self.events = EventBroadcaster(
             DirectClient(transport, timeout=_EVENT_TIMEOUT), registry=registry
         )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real Kubernetes control plane on loopback for tests and local runs; works from the wheel.
 
-`ControlPlane.start()` gives one in a few seconds; all but the last five serve it:
+`ControlPlane.start()` gives one in a few seconds; all but the last seven serve it:
 
 - `controlplane`: `ControlPlane`, a context manager with everything a test asks of a cluster.
 - `binaries`, `build`, `components`: etcd, kube-apiserver, kube-controller-manager, kube-scheduler
@@ -9,10 +9,13 @@
 - `processes`, `supervisor`: one process is the parent of all others, and ends them when its pipe
   closes.
 - `arguments`, `ports`, `certs`: command lines and the files and ports that they name.
+- `apiservers`: further API servers on the same etcd.
 - `admin`, `audit`: a small client for the harness itself, and the witness of what was sent.
 - `nodes`, `volumes`: simulated machines and their disks.
 - `behaviour`, `stages`, `podstatus`: what kwok, the kubelet of those machines, does to pods.
+- `script`, `wire`: what a server on the wire says, and how it is written there.
 - `scripted`: a TLS server that says what a real API server cannot be made to say.
+- `faults`: a proxy between a process and a real API server that breaks what passes.
 - `simulated`: one kind of an API server in memory, for what lists and watches.
 - `eventually`: wait for something to come true.
 - `loopback`: a guard that nothing connects outside this machine.

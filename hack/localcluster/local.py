@@ -41,9 +41,14 @@ def cluster() -> Iterator[ControlPlane]:
         for profile, zone in NODES:
             plane.add_node(profile, zone=zone)
         step("Installing CRDs and roles")
-        plane.kubectl("apply", "--server-side", "-k", str(ROOT / "config/overlays/outside"))
-        plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+        install(plane)
         yield plane
+
+
+def install(plane: ControlPlane) -> None:
+    """Install CRDs and roles, for managers that run outside the cluster."""
+    plane.kubectl("apply", "--server-side", "-k", str(ROOT / "config/overlays/outside"))
+    plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
 
 
 @contextmanager

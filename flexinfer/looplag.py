@@ -103,9 +103,7 @@ class LoopLag:
         # The one way to see what another thread is doing; private, but documented.
         frame = sys._current_frames().get(thread)  # noqa: SLF001
         stack = traceback.format_stack(frame)[-_STACK:] if frame is not None else []
-        _log.warning(
-            "the event loop is blocked", seconds=round(blocked, 2), stack_of_loop="".join(stack)
-        )
+        _log.warning("the event loop is blocked", seconds=round(blocked, 2), stack="".join(stack))
 
     def _overdue(self, due: float | None) -> float:
         return 0.0 if due is None else self._clock() - due

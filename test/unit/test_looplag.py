@@ -96,8 +96,8 @@ async def test_the_stack_of_a_blocked_loop_is_logged_once_a_stall() -> None:
         assert line["log_level"] == "warning"
         assert line["event"] == "the event loop is blocked"
         assert line["seconds"] >= 0.1
-        assert "in block_in_here" in line["stack_of_loop"]
-        assert "time.sleep(0.01)" in line["stack_of_loop"]
+        assert "in block_in_here" in line["stack"]
+        assert "time.sleep(0.01)" in line["stack"]
 
 
 async def test_the_watchdog_ends_with_the_heartbeat() -> None:
@@ -120,4 +120,4 @@ def test_a_thread_that_is_gone_has_no_stack() -> None:
     with structlog.testing.capture_logs() as logs:
         lag.look(0)
         lag.look(0)
-    assert [(line["seconds"], line["stack_of_loop"]) for line in logs] == [(5.0, "")]
+    assert [(line["seconds"], line["stack"]) for line in logs] == [(5.0, "")]

@@ -84,6 +84,13 @@ def manager(flags: Flags | None = None) -> int:
     except FlexInferError as error:
         print(f"flexinfer manager: {error}", file=sys.stderr)
         return 1
+    except ExceptionGroup as group:
+        ours, others = group.split(FlexInferError)
+        if ours is None or others is not None:
+            raise
+        for failure in ours.exceptions:
+            print(f"flexinfer manager: {failure}", file=sys.stderr)
+        return 1
     return 0
 
 

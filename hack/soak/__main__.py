@@ -111,7 +111,7 @@ def _wait_right(plane: ControlPlane, world: World, *, within: float) -> list[str
 
 def _judge(plane: ControlPlane, crew: Crew, world: World, chaos: Chaos, faults: list[str]) -> int:
     """Print the figures and what was found wrong; return the exit code."""
-    events = plane.audit()
+    events = plane.audit().by(_USER)
     elected = witness.terms(events)
     lines = crew.lines()
     everyone = (*crew.past, *crew.members.values())

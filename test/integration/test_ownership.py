@@ -155,6 +155,7 @@ async def test_c62_the_child_of_an_earlier_owner_does_not_concern_the_one_of_its
             path = ConfigMap.resource.object_path(first.key)
             control_plane.admin.delete(path, {"propagationPolicy": "Orphan"})
             await eventually(lambda: not _owners(control_plane, f"{secrets}/child"))
+            await eventually(lambda: _is_gone(control_plane, path))
             second = create(control_plane, namespace)
             assert second.metadata.uid != first.metadata.uid
             create(control_plane, namespace, "first-mark")
@@ -176,3 +177,11 @@ async def test_c62_the_child_of_an_earlier_owner_does_not_concern_the_one_of_its
 def _owners(plane: ControlPlane, path: str) -> list[Tree]:
     found: list[Tree] = plane.admin.get(path)["metadata"].get("ownerReferences", [])
     return found
+
+
+def _is_gone(plane: ControlPlane, path: str) -> bool:
+    try:
+        plane.admin.get(path)
+    except NotFoundError:
+        return True
+    return False

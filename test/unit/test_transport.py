@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -21,6 +23,7 @@ from flexinfer.client.retry import NEVER, RetryPolicy
 from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
 from flexinfer.envtest.certs import CertificateAuthority
+from flexinfer.envtest.eventually import eventually
 from flexinfer.envtest.script import (
     Answer,
     Bytes,
@@ -860,3 +863,33 @@ def test_importing_the_transport_does_not_import_the_generated_client() -> None:
         "sys.exit('kubernetes_asyncio' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def connections_to(server: ScriptedServer) -> int:
+    """Count the sockets of this process that are connected to the server."""
+    port, found = int(server.url.rpartition(":")[2]), 0
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError), socket.socket(fileno=os.dup(int(entry.name))) as made:
+            found += made.family == socket.AF_INET and made.getpeername()[1] == port
+    return found
+
+
+async def test_what_a_silent_peer_left_open_is_closed_at_once(
+    authority: CertificateAuthority,
+) -> None:
+    async with serving(authority) as (server, transport):
+        server.script("GET", "/w", Answer(body=[Lines(b"{}")], then=Hang()))
+        server.script("PATCH", "/x", Hang())
+        for _ in range(3):
+            with pytest.raises(errors.DeadlineError):
+                await collect_until_silent(transport)
+            with pytest.raises(errors.DeadlineError):
+                await transport.request("PATCH", "/x", body=b"{}", timeout=0.2)
+        # asyncio would wait half a minute for the peer's end of TLS.
+        await eventually(lambda: connections_to(server) == 0, within=10)
+
+
+async def collect_until_silent(transport: Transport) -> None:
+    async with transport.stream("/w", idle_timeout=0.2) as lines:
+        async for _ in lines:
+            pass

@@ -21,7 +21,14 @@ from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
 from flexinfer.crd.generate import crd_for
 from flexinfer.crd.markers import ListSet, PreserveUnknown, Rule, resource
-from flexinfer.errors import ConfigurationError, ConflictError, InvalidError, TerminalError
+from flexinfer.errors import (
+    ConfigurationError,
+    ConflictError,
+    InvalidError,
+    NotFoundError,
+    NotOursError,
+    TerminalError,
+)
 from flexinfer.kinds.deployment import Deployment
 from flexinfer.kinds.persistentvolumeclaim import PersistentVolumeClaim
 from flexinfer.kinds.service import Service
@@ -295,20 +302,33 @@ async def test_c52_it_happens_once_and_costs_nothing_afterwards(bench: Connect) 
         assert b.sent() == [("get", "configmaps", 200), ("patch", "configmaps", 200)]
 
 
+class Slow(Client):
+    """Be late: something happens between the look at an object and the next write."""
+
+    def __init__(self, client: Client, happen: Callable[[], object]) -> None:
+        super().__init__(client._transport)
+        self.happen = happen
+
+    async def live_tree(self, resource: Resource, key: NamespacedName) -> Tree | None:
+        tree = await super().live_tree(resource, key)
+        self.happen()
+        return tree
+
+
+def written_by_update(b: Bench) -> str:
+    """Make a ConfigMap with a field that our name wrote by update; return its path."""
+    path = b.path(CONFIG_MAP, "settings")
+    old = b.owned(b.intent(CONFIG_MAP, "settings"))
+    b.admin.create(CONFIG_MAP.collection_path(b.namespace), old)
+    b.wrote_as(MANAGER, "PUT", old | {"data": {"removed": "x"}}, path)
+    return path
+
+
 async def test_c52_a_writer_that_comes_between_is_not_overwritten(bench: Connect) -> None:
     async with bench() as b:
-        path = b.path(CONFIG_MAP, "settings")
-        old = b.owned(b.intent(CONFIG_MAP, "settings"))
-        b.admin.create(CONFIG_MAP.collection_path(b.namespace), old)
-        b.wrote_as(MANAGER, "PUT", old | {"data": {"removed": "x"}}, path)
-
-        class Slow(Client):
-            async def live_tree(self, resource: Resource, key: NamespacedName) -> Tree | None:
-                tree = await super().live_tree(resource, key)
-                b.wrote_as("somebody", "PATCH", {"data": {"late": "y"}}, path)
-                return tree
-
-        slow = Slow(b.client._transport)
+        path = written_by_update(b)
+        late = {"data": {"late": "y"}}
+        slow = Slow(b.client, lambda: b.wrote_as("somebody", "PATCH", late, path))
         intent = b.intent(CONFIG_MAP, "settings", data={"key": "a"})
         applier = Applier(slow, field_manager=MANAGER)
         with pytest.raises(ConflictError):
@@ -316,6 +336,17 @@ async def test_c52_a_writer_that_comes_between_is_not_overwritten(bench: Connect
         assert b.get(CONFIG_MAP, "settings")["data"] == {"removed": "x", "late": "y"}
         await Applier(b.client, field_manager=MANAGER).apply(CONFIG_MAP, intent, owner=b.owner)
         assert b.get(CONFIG_MAP, "settings")["data"] == {"key": "a", "late": "y"}
+
+
+async def test_c52_what_is_deleted_meanwhile_is_not_made_again(bench: Connect) -> None:
+    async with bench() as b:
+        path = written_by_update(b)
+        slow = Slow(b.client, lambda: b.admin.delete(path))
+        intent = b.intent(CONFIG_MAP, "settings", data={"key": "a"})
+        with pytest.raises(ConflictError, match="settings is gone; read it again"):
+            await Applier(slow, field_manager=MANAGER).apply(CONFIG_MAP, intent, owner=b.owner)
+        with pytest.raises(NotFoundError):
+            b.get(CONFIG_MAP, "settings")
 
 
 async def test_c52_an_object_that_is_not_ours_keeps_its_managers(bench: Connect) -> None:
@@ -327,7 +358,7 @@ async def test_c52_an_object_that_is_not_ours_keeps_its_managers(bench: Connect)
         assert (MANAGER, "Update") in b.managers(CONFIG_MAP, "settings")
         before = b.get(CONFIG_MAP, "settings")
         applier = Applier(b.client, field_manager=MANAGER, former_managers=["envtest"])
-        with pytest.raises(Exception, match="is left untouched"):
+        with pytest.raises(NotOursError, match="is left untouched"):
             await applier.apply(CONFIG_MAP, foreign, owner=b.owner)
         assert b.get(CONFIG_MAP, "settings") == before
         assert b.writes() == []

@@ -39,11 +39,13 @@ from flexinfer import log
 from flexinfer.cache.client import CacheClient
 from flexinfer.cache.informer import InformerOptions
 from flexinfer.cache.informers import Informers
+from flexinfer.cache.timing import Timing
 from flexinfer.client.direct import DirectClient
+from flexinfer.client.transport import TIMEOUT
 from flexinfer.controller import Controller, ControllerOptions, innermost
 from flexinfer.errors import ConfigurationError, FlexInferError
 from flexinfer.healthz import Checks
-from flexinfer.looplag import LoopLag
+from flexinfer.looplag import LIMIT, LoopLag
 from flexinfer.metrics import REGISTRY
 from flexinfer.recorder import EventBroadcaster
 from flexinfer.server import Address, metrics_route, serve
@@ -88,8 +90,10 @@ class ManagerOptions:
     `metrics_address` and `probe_address` are `host:port`, `:port`, or `0` for off. `grace` is
     how many seconds running reconciles have at the stop before they are cancelled;
     `cache_sync_timeout` how many all informers together have at the start. `controller` holds
-    the defaults of all controllers. `signals` begin the stop; leave them empty when the process
-    has another owner.
+    the defaults of all controllers, `timing` the waits of all informers. `request_timeout` is the
+    deadline of each request in seconds, and `loop_lag` how many of them the event loop may be
+    blocked before the process is not ready. `signals` begin the stop; leave them empty when the
+    process has another owner.
     """
 
     metrics_address: str = ":8080"
@@ -97,6 +101,9 @@ class ManagerOptions:
     grace: float = 30.0
     cache_sync_timeout: float = 120.0
     controller: ControllerOptions = field(default_factory=ControllerOptions)
+    timing: Timing = field(default_factory=Timing)
+    request_timeout: float = TIMEOUT
+    loop_lag: float = LIMIT
     signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
 
     def __post_init__(self) -> None:
@@ -143,8 +150,11 @@ class Manager:
         self.options = options or ManagerOptions()
         self.leadership = leadership
         self.registry = registry
-        self.informers = Informers(transport, options=InformerOptions(registry=registry))
-        self.client = CacheClient(self.informers, DirectClient(transport))
+        self.informers = Informers(
+            transport, options=InformerOptions(timing=self.options.timing, registry=registry)
+        )
+        direct = DirectClient(transport, timeout=self.options.request_timeout)
+        self.client = CacheClient(self.informers, direct)
         self.events = EventBroadcaster(
             DirectClient(transport, timeout=_EVENT_TIMEOUT), registry=registry
         )
@@ -155,7 +165,7 @@ class Manager:
         self._controllers: dict[str, Controller] = {}
         self._elected: list[Runnable] = []
         self._others: list[Runnable] = []
-        self._lag = LoopLag(registry=registry)
+        self._lag = LoopLag(limit=self.options.loop_lag, registry=registry)
         self._stopping = anyio.Event()
         self._has_run = False
         self._failures: list[Exception] = []

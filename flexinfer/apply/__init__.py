@@ -11,6 +11,7 @@ is pure.
 - `memory`: what was sent last, and what the server made of it.
 - `plan`: what to send for a child, from all of these.
 - `live`: what a client has to offer.
+- `managers`: fields that we hold under another name, and list entries that others hold too.
 - `reverted`: whose change an apply takes back.
 - `applier`: `Applier`, for what an object owns.
 - `status`: `StatusWriter`, for the status of the object itself.

@@ -22,4 +22,7 @@ class LiveClient(Client, Protocol):
         """
 
     async def live_tree(self, resource: Resource, key: NamespacedName) -> Tree | None:
-        """Return the whole object as the API server has it, with its `managedFields`."""
+        """Return the whole object as the API server has it, with its `managedFields`.
+
+        Later reads of this client are not older.
+        """

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from flexinfer.client.protocol import Client, Propagation
 from flexinfer.errors import CacheNotSyncedError, ConfigurationError
+from flexinfer.meta.envelope import stored_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,8 +75,14 @@ class CacheClient:
         return stored
 
     async def live_tree(self, resource: Resource, key: NamespacedName) -> Tree | None:
-        """Ask the API server for the whole object, with the `managedFields` that no cache has."""
-        return await self._direct.live_tree(resource, key)
+        """Ask the API server for the whole object, with the `managedFields` that no cache has.
+
+        Later reads are not older than the answer.
+        """
+        tree = await self._direct.live_tree(resource, key)
+        if tree is not None:
+            self._wrote(resource, stored_from(tree))
+        return tree
 
     async def list(
         self, kind: type[T], *, namespace: str = "", labels: Selector | None = None

@@ -72,7 +72,12 @@ class ListWatchTransport(Protocol):
         ...
 
     def stream(
-        self, path: str, *, params: Mapping[str, str] | None = None, idle_timeout: float
+        self,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        idle_timeout: float,
+        open_timeout: float,
     ) -> AbstractAsyncContextManager[LineSource]:
         """Open a watch."""
         ...
@@ -217,7 +222,10 @@ class Reflector:
             # Whether bookmarks come is the server's choice: until one did, silence says nothing
             # before the watch is over.
             opened = self._transport.stream(
-                self._selection.path, params=params, idle_timeout=seconds + timing.idle_grace
+                self._selection.path,
+                params=params,
+                idle_timeout=seconds + timing.idle_grace,
+                open_timeout=timing.open_timeout,
             )
             async with opened as lines:
                 self.trouble = None

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from weakref import WeakSet
 
     from aiohappyeyeballs import AddrInfoType
+    from aiohttp.client_proto import ResponseHandler
+    from aiohttp.client_reqrep import ConnectionKey
 
 # kube-apiserver closes an idle connection after 90 s; being first avoids most races about it.
 _IDLE_SECONDS = 60.0
@@ -39,7 +41,7 @@ def open_pool(user_agent: str, sockets: WeakSet[socket.socket]) -> aiohttp.Clien
     both sides more CPU than the network of a cluster saves.
     """
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
+        connector=_Connector(
             limit=0, keepalive_timeout=_IDLE_SECONDS, socket_factory=partial(_socket, sockets)
         ),
         timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_read=None, sock_connect=None),
@@ -59,6 +61,21 @@ async def wait_closed(sockets: WeakSet[socket.socket]) -> None:
     with anyio.move_on_after(_GOODBYE_SECONDS):
         while any(made.fileno() >= 0 for made in sockets):  # noqa: ASYNC110 - nobody says when
             await anyio.sleep(_LOOK_EVERY_SECONDS)
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Cut what is not kept for the next request.
+
+    Its orderly end would wait half a minute for the peer's end of TLS, which one that hangs never
+    sends. aiohttp has no public way to say so of a single connection.
+    """
+
+    def _release(
+        self, key: ConnectionKey, protocol: ResponseHandler, *, should_close: bool = False
+    ) -> None:
+        if should_close or protocol.should_close:
+            protocol.abort()
+        super()._release(key, protocol, should_close=should_close)
 
 
 def _socket(sockets: WeakSet[socket.socket], address: AddrInfoType) -> socket.socket:

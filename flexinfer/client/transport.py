@@ -28,7 +28,7 @@ from weakref import WeakSet
 
 import anyio
 
-from flexinfer import log
+from flexinfer import hotloop, log
 from flexinfer.client import exchange
 from flexinfer.client.exchange import JSON, Call, ConnectionLostError, Content
 from flexinfer.client.lines import MAX_LINE, LineSplitter, LineStream
@@ -162,7 +162,10 @@ class Transport:
         content = None if body is None else Content(body, content_type)
         call = Call(method, path, params or {}, accept, content)
         with anyio.move_on_after(timeout):
-            return await self._persist(call, retry, self._fetch)
+            answer = await self._persist(call, retry, self._fetch)
+            if method != "GET":
+                hotloop.note_write()
+            return answer
         raise DeadlineError(f"{call}: no answer within {timeout:g} s")
 
     @asynccontextmanager

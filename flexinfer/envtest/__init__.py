@@ -9,6 +9,7 @@
 - `processes`, `supervisor`: one process is the parent of all others, and ends them when its pipe
   closes.
 - `arguments`, `ports`, `certs`: command lines and the files and ports that they name.
+- `apiservers`: further API servers on the same etcd.
 - `admin`, `audit`: a small client for the harness itself, and the witness of what was sent.
 - `nodes`, `volumes`: simulated machines and their disks.
 - `behaviour`, `stages`, `podstatus`: what kwok, the kubelet of those machines, does to pods.
@@ -16,8 +17,9 @@
 
 What stands beside it:
 
-- `scripted`, `script`: a TLS server that says what a real API server cannot be made to say, and
-  the words in which it is told.
+- `script`, `wire`: what a server on the wire says, and how it is written there.
+- `scripted`: a TLS server that says what a real API server cannot be made to say.
+- `faults`: a proxy between a process and a real API server that breaks what passes.
 - `simulated`: one kind of an API server in memory, for what lists and watches.
 - `loopback`: a guard that nothing connects outside this machine.
 - `pytest_plugin`: fixtures.

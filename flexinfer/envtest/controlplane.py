@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import itertools
 import json
 import os
 import shutil
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Self
 
 from flexinfer.envtest import arguments, binaries, volumes
 from flexinfer.envtest.admin import Admin
+from flexinfer.envtest.apiservers import ApiServer
 from flexinfer.envtest.audit import AuditLevel, AuditLog, AuditTrail
 from flexinfer.envtest.eventually import eventually_sync
 from flexinfer.envtest.nodes import Nodes
@@ -26,6 +29,7 @@ from flexinfer.envtest.processes import Processes
 from flexinfer.errors import ConfigurationError, FlexInferError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
     from flexinfer.meta.envelope import Tree
@@ -93,6 +97,7 @@ class ControlPlane:
         self.nodes = Nodes(self.admin, simulated=options.kwok)
         self.add_node = self.nodes.add
         self.audit_log = AuditLog(layout.file("audit.log"))
+        self._further = itertools.count(2)
         self._scratch = scratch
 
     @classmethod
@@ -221,6 +226,39 @@ class ControlPlane:
         self.processes.kill(name)
         self.processes.start(name)
         self.wait_ready(within=within)
+
+    def add_apiserver(self, *flags: str, within: float = 30.0) -> ApiServer:
+        """Start one more kube-apiserver on the same etcd, with *flags* of its own, and wait for it.
+
+        Use it as a context manager. With `--watch-cache=false` it forgets what `compact` removes.
+        """
+        name = f"kube-apiserver-{next(self._further)}"
+        return ApiServer(self.layout, self.processes, name, flags=flags, within=within)
+
+    def snapshot(self) -> Path:
+        """Copy etcd's folder, for which etcd and the API server are away for a moment.
+
+        Further API servers must be closed before.
+        """
+        copy = Path(tempfile.mkdtemp(prefix="snapshot-", dir=self.layout.folder))
+        with self._etcd_stopped():
+            shutil.copytree(self.layout.file("etcd"), copy, dirs_exist_ok=True)
+        return copy
+
+    def rollback(self, snapshot: Path) -> None:
+        """Put etcd's folder back to *snapshot*: what was written since has never been."""
+        with self._etcd_stopped():
+            shutil.rmtree(self.layout.file("etcd"))
+            shutil.copytree(snapshot, self.layout.file("etcd"))
+
+    @contextlib.contextmanager
+    def _etcd_stopped(self) -> Iterator[None]:
+        self.processes.kill("kube-apiserver")
+        self.processes.stop("etcd")
+        yield
+        self.processes.start("etcd")
+        self.processes.start("kube-apiserver")
+        self.wait_ready(within=self.options.start_timeout)
 
     def audit(self, since: int = 0) -> AuditTrail:
         """Return what the API server answered after *since*, a value of `audit_log.mark()`.

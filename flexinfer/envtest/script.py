@@ -2,16 +2,20 @@
 """What a server on the wire says, as plain frozen data: the script of tests about faults.
 
 A script is a list of routes. A route is a method, a path, an optional subset of the query, and
-the actions it takes, one per request in order; the last one repeats.
+the actions it takes, one per request in order; the last one repeats. A `*` in method or path
+stands for anything, and a parameter of the query whose value is None must be absent: so
+`{"watch": None}` are the lists of a collection.
 
 | action | on the wire |
 |---|---|
 | `Answer(status, headers, body, then)` | a whole HTTP answer, or the part of one that is written |
 | `Close()` | no answer: end of TLS, then FIN |
+| `HalfClose()` | no answer: FIN, while we go on reading |
 | `Reset()` | no answer: RST |
 | `Hang()` | no answer, and the connection stays open |
+| `Forward(...)` | what the real server answers, changed; only behind a proxy (`faults.forward`) |
 
-`then` is what follows the last byte: `KeepAlive()` (the default), `Close()`, `Reset()` or `Hang()`.
+`then` is what follows the last byte: `KeepAlive()` (the default) or one of the four endings above.
 A body of bytes, of text (`text/plain`) or of a dict (JSON) is sent with its Content-Length. A
 body of steps is sent chunked, a chunk per line or piece:
 
@@ -32,8 +36,10 @@ The order in which routes are written decides: the first that fits answers.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,6 +55,11 @@ class KeepAlive:
 @dataclass(frozen=True, slots=True)
 class Close:
     """End the connection in order: TLS close_notify, then FIN."""
+
+
+@dataclass(frozen=True, slots=True)
+class HalfClose:
+    """Send FIN, without an end of TLS, and go on reading until the other side ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +113,8 @@ class Until:
 
 
 Step = Lines | Bytes | Drip | Delay | Until
-Ending = KeepAlive | Close | Reset | Hang
+Rupture = Close | HalfClose | Reset | Hang
+Ending = KeepAlive | Rupture
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,46 +127,62 @@ class Answer:
     then: Ending = field(default_factory=KeepAlive)
 
 
-Action = Answer | Close | Reset | Hang
+Action = Answer | Rupture
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
-    """Say what requests of a method and path get; *query* must be a part of theirs."""
+class Target:
+    """Say which requests are meant; see the head of this module."""
 
-    method: str
-    path: str
-    actions: tuple[Action, ...]
-    query: Mapping[str, str] = field(default_factory=dict)
+    method: str = "*"
+    path: str = "*"
+    query: Mapping[str, str | None] = field(default_factory=dict)
 
     def fits(self, method: str, path: str, query: Mapping[str, str]) -> bool:
-        """Tell whether a request is this route's."""
-        return (method, path) == (self.method, self.path) and self.query.items() <= query.items()
+        """Tell whether a request is meant."""
+        return (
+            fnmatchcase(method, self.method)
+            and fnmatchcase(path, self.path)
+            and all(query.get(name) == value for name, value in self.query.items())
+        )
 
 
-class Script:
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class Route(Generic[A]):
+    """Say what the requests of a target get, in turn."""
+
+    target: Target
+    actions: tuple[A, ...]
+
+
+class Script(Generic[A]):
     """Keep the routes, and how far each has come."""
 
     def __init__(self) -> None:
-        self._routes: list[Route] = []
-        self._taken: dict[int, int] = {}
+        self._routes: dict[int, Route[A]] = {}
+        self._taken: Counter[int] = Counter()
 
-    def add(self, route: Route) -> None:
-        """Add a route, in place of one with the same method, path and query."""
-        for index, known in enumerate(self._routes):
-            same = (known.method, known.path) == (route.method, route.path)
-            if same and known.query == route.query:
-                self._routes[index] = route
-                self._taken.pop(index, None)
-                return
-        self._routes.append(route)
+    def add(self, target: Target, actions: Sequence[A]) -> None:
+        """Add a route, in place of one with the same target."""
+        same = (index for index, known in self._routes.items() if known.target == target)
+        index = next(same, len(self._routes))
+        self._routes[index] = Route(target, tuple(actions))
+        self._taken.pop(index, None)
 
-    def take(self, method: str, path: str, query: Mapping[str, str]) -> Action | None:
+    def clear(self) -> None:
+        """Forget all routes."""
+        self._routes.clear()
+        self._taken.clear()
+
+    def take(self, method: str, path: str, query: Mapping[str, str]) -> A | None:
         """Return the next action for a request, or None when no route fits."""
-        for index, route in enumerate(self._routes):
-            if route.fits(method, path, query):
-                taken = self._taken.get(index, 0)
-                self._taken[index] = taken + 1
+        for index, route in self._routes.items():
+            if route.target.fits(method, path, query):
+                taken = self._taken[index]
+                self._taken[index] += 1
                 return route.actions[min(taken, len(route.actions) - 1)]
         return None
 

@@ -314,9 +314,15 @@ class SimulatedApi:
 
     @asynccontextmanager
     async def stream(
-        self, path: str, *, params: Mapping[str, str] | None = None, idle_timeout: float
+        self,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        idle_timeout: float,
+        open_timeout: float = math.inf,
     ) -> AsyncIterator[SimulatedWatch]:
         """Open a watch from its resourceVersion."""
+        del open_timeout
         await checkpoint()
         params = dict(params or {})
         self.asked.append(Asked("WATCH", path, params))

@@ -174,6 +174,8 @@ class _RawList(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
+_HEAD = frozenset({"apiVersion", "kind", "metadata"})
+
 _encode = msgspec.json.Encoder()
 _encode_sorted = msgspec.json.Encoder(order="deterministic")
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -217,6 +219,12 @@ def decode_object(data: bytes | msgspec.Raw) -> StoredObject:
     fields.pop("apiVersion", None)
     fields.pop("kind", None)
     return StoredObject(meta, _encode.encode(fields))
+
+
+def stored_from(tree: Tree) -> StoredObject:
+    """Return a decoded object in the form that the cache keeps, without its `managedFields`."""
+    rest = {name: value for name, value in tree.items() if name not in _HEAD}
+    return StoredObject(meta_from(tree.get("metadata", {})), _encode.encode(rest))
 
 
 def decode_list(data: bytes) -> ListPage:

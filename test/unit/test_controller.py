@@ -472,6 +472,8 @@ async def test_every_line_of_a_reconcile_carries_its_keys() -> None:
 def test_impossible_settings_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="workers is 0: a controller needs at least 1"):
         ControllerOptions(workers=0)
+    with pytest.raises(ConfigurationError, match="hot_loop is 0: use a number of runs a minute"):
+        ControllerOptions(hot_loop=0)
     for timeout in (0, -1, math.nan):
         with pytest.raises(ConfigurationError, match="reconcile_timeout is"):
             ControllerOptions(reconcile_timeout=timeout)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -160,6 +161,22 @@ async def test_ready_says(
     assert model["status"]["observedGeneration"] == 1
     with pytest.raises(ApiError):
         models.get("services", "reported")
+
+
+async def test_a_model_of_absurd_depth_harms_nobody(models: Any, controller: Run) -> None:
+    kubectl, namespace = models.plane.kubectl, f"--namespace={models.namespace}"
+    head = {"apiVersion": "ai.flexinfer/v1alpha2", "kind": "Model", "metadata": {"name": "deep"}}
+    spec = GOOD | {"config": GOOD["config"] | {"deep": "bottomless"}}
+    text = json.dumps(head | {"spec": spec})
+    text = text.replace('"bottomless"', '{"a":' * 1500 + "1" + "}" * 1500)
+    kubectl("create", "--raw", models.path("models"), "-f", "-", stdin=text)
+    models.create("idle", GOOD | {"serverless": {}})
+    async with controller():
+        await models.reaches("idle", "WaitingForActivation")
+        unread = "backend llamacpp does not read spec.config.deep"
+        message = ("get", namespace, "mdl/deep", "-o", "jsonpath={.status.message}")
+        await eventually(lambda: unread in kubectl(*message), within=30)
+        kubectl("delete", namespace, "mdl/deep")
 
 
 @pytest.mark.parametrize("plural", ["services", "deployments"])

@@ -52,8 +52,10 @@ _log = log.get_logger(__name__)
 PODS_BY_MODEL = "model"
 """Index of the pod informer: namespace/name of the Model that a pod says it belongs to."""
 
-# Seconds until a Model that no node fits, or whose spec was refused, is looked at again.
+# Seconds until a Model that no node fits, or whose spec is wrong, is looked at again.
 _AGAIN = 30.0
+# Seconds until a refused child is sent again: only another admission policy could let it in.
+_REFUSED = 300.0
 # Seconds until the name of a child that is not ours is tried again: what a deleted Model of the
 # same name left behind goes soon, and its going is no event of ours.
 _NAME_TAKEN = 10.0
@@ -68,8 +70,8 @@ _REASONS: tuple[tuple[type[Exception], Reason], ...] = (
 # Those that time alone may cure come back by the clock, the rest by the queue's backoff.
 _WAIT: tuple[tuple[type[Exception], float], ...] = (
     (NotOursError, _NAME_TAKEN),
-    (InvalidError, _AGAIN),
-    (BadRequestError, _AGAIN),
+    (InvalidError, _REFUSED),
+    (BadRequestError, _REFUSED),
 )
 
 
@@ -102,8 +104,8 @@ class ModelReconciler:
     """Turn a Model into a Service and a Deployment, and say in its status how it is doing.
 
     *environment* holds the default images. Never deletes anything: children go with their Model
-    by their owner reference. What cannot be cured by trying again waits for a change of the
-    Model; what nodes decide is tried again every 30 seconds.
+    by their owner reference. What nodes decide is looked at again every 30 seconds, what the API
+    server refused every 5 minutes, unless the Model changes before.
     """
 
     def __init__(
@@ -268,12 +270,20 @@ def _comes_from(model: Model, pod: Pod) -> bool:
 
 def _next(decision: Plan | Blocked, error: Exception | None) -> Result:
     """Say when to look again; raise *error* when the queue's backoff is to decide."""
+    if _is_namespace_ending(error):
+        return Result()  # the Model goes with it
     if error is not None:
         wait = next((seconds for kind, seconds in _WAIT if isinstance(error, kind)), None)
         if wait is None:
             raise error
         return Result(requeue_after=wait)
     return Result(requeue_after=_AGAIN if isinstance(decision, Blocked) else None)
+
+
+def _is_namespace_ending(error: Exception | None) -> bool:
+    return isinstance(error, ForbiddenError) and any(
+        cause.reason == "NamespaceTerminating" for cause in error.causes
+    )
 
 
 def _readable_status(tree: Tree) -> ModelStatus:

@@ -98,8 +98,9 @@ class ControllerOptions:
 class Controller:
     """Reconcile the names of one queue; `name` is its label in metrics and logs.
 
-    Never reconciles one name twice at once. `sources` fill the queue.
-    `cut_off` lists the names whose reconcile was cancelled by the stop.
+    Never reconciles one name twice at once. `sources` fill the queue, from `subscribe` on and
+    whether the workers run or not. `cut_off` lists the names whose reconcile was cancelled after
+    `shut_down`.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class Controller:
         self._log = _log
         # Only of names that are queued again at once, so never more than are in conflict now.
         self._conflicts: dict[Request, int] = {}
+        self._is_shut_down = False
         self.cut_off: list[Request] = []
 
     def subscribe(self) -> None:
@@ -142,7 +144,8 @@ class Controller:
     async def run(self) -> None:
         """Reconcile until `shut_down`, then return when the running reconciles have ended.
 
-        Cancel it to end those too. Runs once. Subscribes if that was not done.
+        Cancel it to end those too: their names are queued again, and a further run takes up
+        what was queued meanwhile, each name once. Subscribes if that was not done.
         """
         self.subscribe()
         self._metrics.max_concurrent.set(self.options.workers)
@@ -154,6 +157,7 @@ class Controller:
 
     def shut_down(self) -> None:
         """Take no further name: what is queued is dropped, and the next start finds it again."""
+        self._is_shut_down = True
         self._queue.shut_down()
 
     async def _work(self) -> None:
@@ -189,8 +193,7 @@ class Controller:
                 self._settle(key, priority, result)
         except anyio.get_cancelled_exc_class():
             if anyio.current_effective_deadline() == -math.inf:
-                self.cut_off.append(key)
-                self._log.warning("reconcile cancelled by the stop")
+                self._interrupt(key, priority)
                 raise
             # Nobody cancelled this worker: it leaked from something the reconciler awaited.
             self._fail(key, priority, FlexInferError("a cancellation escaped the reconciler"))
@@ -198,6 +201,15 @@ class Controller:
             self._fail(key, priority, error)
         finally:
             self._metrics.time.observe(time.perf_counter() - started)
+
+    def _interrupt(self, key: Request, priority: int) -> None:
+        """Take note of a reconcile that was cancelled from outside."""
+        if self._is_shut_down:
+            self.cut_off.append(key)
+            self._log.warning("reconcile cancelled by the stop")
+        else:
+            self._queue.add(key, priority=priority)
+            self._log.warning("reconcile cancelled, its name stays queued")
 
     def _settle(self, key: Request, priority: int, result: Result) -> None:
         """Queue a name again as its reconciler asked."""

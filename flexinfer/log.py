@@ -19,9 +19,11 @@ import structlog
 from flexinfer.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
-__all__ = ["LogFormat", "configure", "get_logger"]
+__all__ = ["Burst", "LogFormat", "configure", "get_logger"]
 
 
 class LogFormat(StrEnum):
@@ -30,6 +32,33 @@ class LogFormat(StrEnum):
     AUTO = "auto"
     JSON = "json"
     CONSOLE = "console"
+
+
+class Burst:
+    """Let one of many like lines through per minute, and count the others.
+
+    *clock* is monotonic, in seconds, as is *seconds*, the length of that minute.
+    """
+
+    def __init__(self, clock: Callable[[], float], *, seconds: float = 60.0) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._until = float("-inf")
+        self._suppressed = 0
+
+    def admit(self) -> bool:
+        """Say whether to log now; if so, `take_suppressed` tells what was left out before."""
+        now = self._clock()
+        if now < self._until:
+            self._suppressed += 1
+            return False
+        self._until = now + self._seconds
+        return True
+
+    def take_suppressed(self) -> int:
+        """Return how many lines were left out since the last one, and start counting anew."""
+        count, self._suppressed = self._suppressed, 0
+        return count
 
 
 def get_logger(name: str) -> FilteringBoundLogger:

@@ -149,7 +149,7 @@ class RestClientMetrics:
         self._durations: dict[str, Histogram] = {}
 
     def answered(self, method: str, code: str, seconds: float) -> None:
-        """Count one attempt of a request that took *seconds*."""
+        """Count one attempt, whose answer began after *seconds*."""
         request = self._requests.get((method, code))
         if request is None:
             request = self._families.requests.labels(code, method, self._host)
@@ -160,10 +160,6 @@ class RestClientMetrics:
             duration = self._families.duration.labels(method, self._host)
             self._durations[method] = duration
         duration.observe(seconds)
-
-    def retried(self, method: str, code: str) -> None:
-        """Count one further attempt, made because the last one ended with *code*."""
-        self._families.retries.labels(code, method, self._host).inc()
 
 
 class InformerMetrics:
@@ -240,15 +236,9 @@ class _RestClient:
             ["code", "method", "host"],
             registry=registry,
         )
-        self.retries = Counter(
-            "rest_client_request_retries_total",
-            "Attempts made because an earlier one failed, by that one's status code",
-            ["code", "verb", "host"],
-            registry=registry,
-        )
         self.duration = Histogram(
             "rest_client_request_duration_seconds",
-            "Duration of one attempt, until its answer was complete",
+            "Duration of one attempt, until its answer began or it failed",
             ["verb", "host"],
             buckets=REQUEST_BUCKETS,
             registry=registry,

@@ -29,7 +29,7 @@ from controllers.model.pods import living, troubles
 from flexinfer.kinds.condition import find
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from api.flexinfer.v1alpha2.model_status import GPUStatus
     from controllers.model.decision import Plan
@@ -112,7 +112,8 @@ def _judge_plan(plan: Plan, observed: Observed) -> Verdict:
     if plan.replicas == 0 and not is_missing:
         text = "No replica is wanted: the Model scales to zero until it is asked for"
         return Verdict(Phase.IDLE, Reason.WAITING_FOR_ACTIVATION, text)
-    found = troubles(living(observed.pods))
+    pods = living(observed.pods)
+    found = troubles(pods)
     if ready:
         text = _join(_count(ready, plan.replicas), *(trouble.text for trouble in found))
         return Verdict(Phase.READY, Reason.BACKEND_READY, text)
@@ -125,11 +126,10 @@ def _judge_plan(plan: Plan, observed: Observed) -> Verdict:
         reason = found[0].reason
         text = _join(_count(ready, plan.replicas), *(trouble.text for trouble in found))
         return Verdict(_phase_of(reason), reason, text)
-    return _starting(plan, observed)
+    return _starting(plan, deployment, pods)
 
 
-def _starting(plan: Plan, observed: Observed) -> Verdict:
-    pods = living(observed.pods)
+def _starting(plan: Plan, deployment: Deployment | None, pods: Iterable[Pod]) -> Verdict:
     text = _count(0, plan.replicas)
     if not any(pod.spec.node_name for pod in pods):
         return Verdict(Phase.PENDING, Reason.STARTING_BACKEND, f"{text}; no pod was placed yet")
@@ -137,9 +137,7 @@ def _starting(plan: Plan, observed: Observed) -> Verdict:
         f"waiting up to {plan.startup_seconds} s for {plan.backend.health_path} on port "
         f"{plan.backend.port} to answer"
     )
-    return Verdict(
-        Phase.LOADING, Reason.STARTING_BACKEND, _join(text, wait, _late(observed.deployment))
-    )
+    return Verdict(Phase.LOADING, Reason.STARTING_BACKEND, _join(text, wait, _late(deployment)))
 
 
 def _late(deployment: Deployment | None) -> str:

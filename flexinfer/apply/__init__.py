@@ -11,6 +11,7 @@ is pure.
 - `memory`: what was sent last, and what the server made of it.
 - `plan`: what to send for a child, from all of these.
 - `live`: what a client has to offer.
+- `reverted`: whose change an apply takes back.
 - `applier`: `Applier`, for what an object owns.
 - `status`: `StatusWriter`, for the status of the object itself.
 
@@ -22,6 +23,16 @@ intent and same live values at its paths send nothing.
 from flexinfer.apply.applier import Applied, Applier
 from flexinfer.apply.live import LiveClient
 from flexinfer.apply.memory import Outcome
+from flexinfer.apply.reverted import Claim, Reverted, RevertObserver
 from flexinfer.apply.status import StatusWriter
 
-__all__ = ["Applied", "Applier", "LiveClient", "Outcome", "StatusWriter"]
+__all__ = [
+    "Applied",
+    "Applier",
+    "Claim",
+    "LiveClient",
+    "Outcome",
+    "RevertObserver",
+    "Reverted",
+    "StatusWriter",
+]

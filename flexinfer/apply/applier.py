@@ -16,6 +16,7 @@ from flexinfer.apply.memory import Answer, Outcome
 from flexinfer.apply.ownership import ensure_ours
 from flexinfer.apply.plan import Kind, answer_to, child_of, plan_for, refusal_of
 from flexinfer.apply.request import check_field_manager, is_other_object, with_uid
+from flexinfer.apply.reverted import Witness
 from flexinfer.errors import (
     ConfigurationError,
     ConflictError,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from flexinfer.apply.live import LiveClient
     from flexinfer.apply.plan import Child, Identity, Plan
+    from flexinfer.apply.reverted import RevertObserver
     from flexinfer.kinds.immutable import ImmutableField
     from flexinfer.kinds.structure import Structure
     from flexinfer.meta.envelope import StoredObject, Tree
@@ -77,11 +79,14 @@ class Applier:
         immutable: Mapping[Resource, Sequence[ImmutableField]] | None = None,
         structures: Mapping[Resource, Structure] | None = None,
         recreate_timeout: float = 30.0,
+        on_reverted: RevertObserver | None = None,
     ) -> None:
         """Refuse impossible settings with ConfigurationError.
 
         *immutable* and *structures* add to what `kinds` knows. *recreate_timeout* is how many
         seconds a deleted object may take to go; 30 is the default grace period of pods.
+        *on_reverted* is told of foreign changes that were taken back, at most once a minute for
+        one child, at the price of one GET each.
         """
         if not 0 < recreate_timeout < float("inf"):
             raise ConfigurationError(
@@ -92,6 +97,7 @@ class Applier:
         self._immutable = immutable or {}
         self._structures = structures or {}
         self._recreate_timeout = recreate_timeout
+        self._witness = Witness(client, field_manager=field_manager, observer=on_reverted)
         self._kinds: dict[Resource, Kind] = {}
         self._memory: dict[Identity, dict[Identity, Answer]] = {}
 
@@ -124,6 +130,7 @@ class Applier:
         An object applied without an owner is forgotten by its own name.
         """
         self._memory.pop((resource, key), None)
+        self._witness.forget((resource, key))
 
     def _kind(self, resource: Resource) -> Kind:
         if resource not in self._kinds:
@@ -156,13 +163,17 @@ class Applier:
             last = replace(last, resource_version=version, asked=child.asked, drift=plan.drift)
             self._remember(child, last)
             return _unchanged(child, live, last)
+        claims = None
         if last is not None and last.sent == plan.sent:
             _log.info("foreign change to an owned field", object=str(child))
+            claims = await self._witness.look(child, plan.body)
         try:
             answer = await self._send(child, with_uid(plan.body, live.meta.uid))
         except InvalidError as error:
             return await self._refused(child, plan, live, error)
         is_same = answer.meta.resource_version == live.meta.resource_version
+        if claims is not None and not is_same:
+            self._witness.report(child, answer.meta, claims)
         return self._done(child, plan, answer, Outcome.UNCHANGED if is_same else Outcome.UPDATED)
 
     async def _refused(

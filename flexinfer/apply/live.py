@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from flexinfer.client.protocol import Client
 
 if TYPE_CHECKING:
-    from flexinfer.meta.envelope import StoredObject
+    from flexinfer.meta.envelope import StoredObject, Tree
     from flexinfer.meta.resource import NamespacedName, Resource
 
 
@@ -20,3 +20,6 @@ class LiveClient(Client, Protocol):
 
         Later reads of this client are not older.
         """
+
+    async def live_tree(self, resource: Resource, key: NamespacedName) -> Tree | None:
+        """Return the whole object as the API server has it, with its `managedFields`."""

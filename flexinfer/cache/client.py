@@ -26,7 +26,7 @@ _WHOLE_OBJECT = frozenset({"", "status"})
 
 
 class WriteClient(Client, Protocol):
-    """Be a client that asks the API server, and says what a delete left."""
+    """Be a client that asks the API server, and says what a cache would not."""
 
     async def delete_object(
         self,
@@ -37,6 +37,9 @@ class WriteClient(Client, Protocol):
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> StoredObject | None:
         """Delete, and return the terminating object, or None when it is gone."""
+
+    async def live_tree(self, resource: Resource, key: NamespacedName) -> Tree | None:
+        """Return the whole object with its `managedFields`, or None when there is none."""
 
 
 class CacheClient:
@@ -69,6 +72,10 @@ class CacheClient:
         if stored is not None:
             self._wrote(resource, stored)
         return stored
+
+    async def live_tree(self, resource: Resource, key: NamespacedName) -> Tree | None:
+        """Ask the API server for the whole object, with the `managedFields` that no cache has."""
+        return await self._direct.live_tree(resource, key)
 
     async def list(
         self, kind: type[T], *, namespace: str = "", labels: Selector | None = None

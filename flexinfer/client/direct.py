@@ -54,15 +54,17 @@ class DirectClient:
 
     async def read(self, resource: Resource, key: NamespacedName) -> StoredObject | None:
         """Return the object undecoded, or None when there is none."""
-        try:
-            answer = await self._transport.request(
-                "GET", _object_path(resource, key), timeout=self._timeout
-            )
-        except NotFoundError as error:
-            if error.reason != _NO_OBJECT:
-                raise
-            return None
-        return decode_object(answer)
+        answer = await self._get(resource, key)
+        return None if answer is None else decode_object(answer)
+
+    async def live_read(self, resource: Resource, key: NamespacedName) -> StoredObject | None:
+        """Do what `read` does: there is no cache to look past."""
+        return await self.read(resource, key)
+
+    async def live_tree(self, resource: Resource, key: NamespacedName) -> Tree | None:
+        """Return the whole object with its `managedFields`, or None when there is none."""
+        answer = await self._get(resource, key)
+        return None if answer is None else decode_tree(answer)
 
     async def list(
         self, kind: type[T], *, namespace: str = "", labels: Selector | None = None
@@ -186,6 +188,16 @@ class DirectClient:
                 raise
             return None
         return _terminating(answer)
+
+    async def _get(self, resource: Resource, key: NamespacedName) -> bytes | None:
+        try:
+            return await self._transport.request(
+                "GET", _object_path(resource, key), timeout=self._timeout
+            )
+        except NotFoundError as error:
+            if error.reason != _NO_OBJECT:
+                raise
+            return None
 
 
 async def _read_pages(

@@ -23,6 +23,7 @@ from contextlib import asynccontextmanager
 from importlib import metadata
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import anyio
 
@@ -30,7 +31,7 @@ from flexinfer import log
 from flexinfer.client import exchange
 from flexinfer.client.exchange import JSON, Call, ConnectionLostError, Content
 from flexinfer.client.lines import MAX_LINE, LineSplitter, LineStream
-from flexinfer.client.pool import open_pool
+from flexinfer.client.pool import open_pool, wait_closed
 from flexinfer.client.retry import RetryPolicy
 from flexinfer.errors import (
     ApiError,
@@ -41,6 +42,7 @@ from flexinfer.errors import (
 )
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     import aiohttp
@@ -95,6 +97,7 @@ class Transport:
         self._sleep = sleep
         self._requests: aiohttp.ClientSession | None = None
         self._watches: aiohttp.ClientSession | None = None
+        self._sockets: WeakSet[socket.socket] = WeakSet()
 
     @property
     def host(self) -> str:
@@ -103,9 +106,9 @@ class Transport:
 
     async def __aenter__(self) -> Self:
         """Open both pools."""
-        self._requests = open_pool(self._user_agent)
+        self._requests = open_pool(self._user_agent, self._sockets)
         # A watch occupies its connection for minutes; the informers bound how many there are.
-        self._watches = open_pool(self._user_agent)
+        self._watches = open_pool(self._user_agent, self._sockets)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -116,6 +119,7 @@ class Transport:
             for pool in pools:
                 if pool is not None:
                     await pool.close()
+            await wait_closed(self._sockets)
 
     async def request(  # noqa: PLR0913 - two places, the rest optional and by keyword
         self,

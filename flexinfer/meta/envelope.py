@@ -8,7 +8,7 @@ library; whoever needs JSON calls `encode` and `decode_tree`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 from pydantic_core import core_schema
@@ -86,6 +86,10 @@ class ObjectMeta(_Wire, frozen=True):
     def controller(self) -> OwnerReference | None:
         """Return the owner that controls this object, if one does."""
         return next((o for o in self.owner_references if o.controller), None)
+
+    def with_maps(self, *, labels: dict[str, str], annotations: dict[str, str]) -> Self:
+        """Return the same metadata with these labels and annotations."""
+        return msgspec.structs.replace(self, labels=labels, annotations=annotations)
 
 
 class StoredObject:

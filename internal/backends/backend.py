@@ -94,10 +94,8 @@ class Backend:
 
     def supports(self, accelerator: Accelerator) -> bool:
         """Tell whether the server has a build for this hardware."""
-        return accelerator.vendor in self.vendors and not (
-            accelerator.architecture.startswith(self.unsupported_architectures)
-            if self.unsupported_architectures
-            else False
+        return accelerator.vendor in self.vendors and not accelerator.architecture.startswith(
+            self.unsupported_architectures
         )
 
     def image(self, accelerator: Accelerator, environment: Mapping[str, str]) -> str:

@@ -36,6 +36,30 @@ class Models:
     plane: ControlPlane
     namespace: str
 
+    @staticmethod
+    def gpu_spec(selector: Tree, **more: object) -> Tree:
+        """Return the spec of a Model on one GPU of the nodes that *selector* selects."""
+        return {
+            "backend": "vllm",
+            "source": "HF://Qwen/Qwen2.5-7B-Instruct",
+            "gpu": {"vendor": "nvidia"},
+            "nodeSelector": selector,
+            "serverless": {"enabled": False},
+            **more,
+        }
+
+    @staticmethod
+    def cpu_spec(selector: Tree, **more: object) -> Tree:
+        """Return the spec of a Model on the CPUs of the nodes that *selector* selects."""
+        return {
+            "backend": "llamacpp",
+            "source": "HF://Qwen/Qwen2.5-0.5B-Instruct-GGUF",
+            "config": {"ggufFile": "qwen2.5-0.5b-instruct-q4_k_m.gguf"},
+            "nodeSelector": selector,
+            "serverless": {"enabled": False},
+            **more,
+        }
+
     def path(self, plural: str, name: str = "") -> str:
         roots = {
             "models": "/apis/ai.flexinfer/v1alpha2",

@@ -61,11 +61,16 @@ class Widget(Object):
 
 
 class Client(DirectClient):
-    """Ask the server each time; `meanwhile` happens once, just before the next write."""
+    """Ask the server each time; `meanwhile` happens once, just before the next write.
+
+    `looks` counts the reads past a cache.
+    """
 
     meanwhile: Callable[[], object] | None = None
+    looks = 0
 
     async def live_read(self, resource: Resource, key: NamespacedName) -> StoredObject | None:
+        self.looks += 1
         return await self.read(resource, key)
 
     async def apply(
@@ -677,7 +682,9 @@ async def test_a_job_with_another_template_is_made_anew(bench: Connect) -> None:
         ]
 
 
-async def test_a_job_that_does_not_go_is_waited_for_and_then_made_anew(bench: Connect) -> None:
+async def test_a_job_that_does_not_go_is_waited_for_and_then_made_anew(
+    bench: Connect, eventually: Eventually
+) -> None:
     async with bench() as b:
         impatient = Applier(b.client, field_manager=MANAGER, recreate_timeout=0.3)
         await impatient.apply(JOB, job(b.namespace, "one"), owner=b.owner)
@@ -689,8 +696,11 @@ async def test_a_job_that_does_not_go_is_waited_for_and_then_made_anew(bench: Co
                 await impatient.apply(JOB, changed, owner=b.owner)
         assert [write for write in b.writes() if write[0] == "delete"] == [("delete", "jobs", 200)]
 
+        seen = b.client.looks
+
         async def release() -> None:
-            await anyio.sleep(0.1)
+            # It is found terminating, and looked for again: so it is waited for.
+            await eventually(lambda: b.client.looks >= seen + 2)
             b.admin.merge(path, {"metadata": {"finalizers": []}})
 
         async with anyio.create_task_group() as tasks:

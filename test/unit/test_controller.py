@@ -408,9 +408,29 @@ async def test_cancelling_ends_the_running_reconcile_and_names_it() -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(bench.controller.run)
             await reconciler.ran.wait()
+            bench.controller.shut_down()
             group.cancel_scope.cancel()
     assert bench.controller.cut_off == [A]
     assert bench.results()["error"] == 0
+    assert bench.metric("active_workers") == 0
+
+
+async def test_a_second_run_takes_up_what_the_first_was_cancelled_at_and_what_came_since() -> None:
+    reconciler = Scripted(anyio.sleep_forever)  # type: ignore[arg-type] # it never returns
+    bench = Bench(reconciler)
+    bench.queue.add(A)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(bench.controller.run)
+            await reconciler.ran.wait()
+            group.cancel_scope.cancel()
+    for _ in range(100):
+        bench.queue.add(B)
+    assert len(bench.queue) == 2
+    await bench.run_until(lambda: len(reconciler.seen) == 3)
+    assert reconciler.seen == [A, A, B]
+    assert bench.controller.cut_off == []
+    assert bench.results()["success"] == 2
     assert bench.metric("active_workers") == 0
 
 

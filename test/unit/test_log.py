@@ -15,6 +15,7 @@ import structlog
 from structlog import contextvars
 
 from flexinfer import log
+from flexinfer.envtest.simulated import ManualClock
 from flexinfer.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ def test_an_unknown_level_is_refused() -> None:
 def test_before_any_setup_a_traceback_shows_no_values() -> None:
     code = """
 from flexinfer import log
+from flexinfer.envtest.simulated import ManualClock
 def fail():
     token = "se" + "cret"
     raise RuntimeError("no")
@@ -140,3 +142,13 @@ except RuntimeError:
     )
     assert "RuntimeError: no" in done.stdout
     assert "secret" not in done.stdout
+
+
+def test_one_of_many_like_lines_is_logged_a_minute() -> None:
+    clock = ManualClock()
+    burst = log.Burst(clock)
+    assert [burst.admit() for _ in range(3)] == [True, False, False]
+    clock.now += 60.0
+    assert burst.admit()
+    assert burst.take_suppressed() == 2
+    assert burst.take_suppressed() == 0

@@ -135,9 +135,7 @@ class CacheSpec(Model):
     strategy: CacheStrategy | None = None
     """Memory, SharedPVC, Local or None; unset, Memory for shared GPUs and SharedPVC otherwise."""
 
-    pvc_name: Annotated[str, StringConstraints(max_length=253, pattern=_DNS_SUBDOMAIN)] | None = (
-        None
-    )
+    pvc_name: ClaimName | None = None
     """An existing PersistentVolumeClaim of this namespace to keep the weights in. It is never
     created or deleted."""
 
@@ -294,9 +292,7 @@ class ModelSpec(Model):
     capabilities: Capabilities | None = None
     """What the model can do; what is unset follows from the backend and its config."""
 
-    image: (
-        Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^\S+$")] | None
-    ) = None
+    image: ImageName | None = None
     """Image to run instead of the backend's own."""
 
     image_digest: ImageDigest | None = None

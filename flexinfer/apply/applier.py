@@ -146,7 +146,8 @@ class Applier:
         last = self._memory.get(child.owner_id, {}).get(child.id)
         if last is not None:
             live = await self._client.read(*child.id)
-            if live is not None and live.meta.uid == last.uid:
+            known = (last.owner, last.uid)
+            if live is not None and known == (child.owner_uid, live.meta.uid):
                 return live, last
             self._forget_child(child)
         return await self._client.live_read(*child.id), None

@@ -461,6 +461,20 @@ async def test_a_removed_owner_reference_is_put_back(bench: Connect) -> None:
         assert again.object.meta.controller is not None
 
 
+async def test_what_an_earlier_owner_of_the_name_left_behind_is_not_taken_over(
+    bench: Connect,
+) -> None:
+    async with bench() as b:
+        intent = config_map(b.namespace, "a")
+        await b.applier.apply(CONFIG_MAP, intent, owner=b.owner)
+        b.admin.merge(b.path(CONFIG_MAP, "settings"), {"metadata": {"ownerReferences": []}})
+        b.admin.delete(b.path(Widget.resource, "owner"))
+        b.writes()
+        with pytest.raises(NotOursError, match="it exists already and has no controller"):
+            await b.applier.apply(CONFIG_MAP, intent, owner=b.make_owner("owner"))
+        assert b.writes() == []
+
+
 async def test_an_object_without_owner_is_ours_until_a_controller_has_it(bench: Connect) -> None:
     async with bench() as b:
         intent = config_map(b.namespace, "a")

@@ -45,12 +45,14 @@ def plan(replicas: int = 1, **spec: object) -> Plan:
     return found
 
 
-def deployment(ready: int = 0, wanted: int = 1, **more: object) -> Deployment:
+def deployment(
+    ready: int = 0, wanted: int = 1, *, paused: bool = False, **more: object
+) -> Deployment:
     metadata = {"name": "m", "annotations": {names.GENERATION_ANNOTATION: "3"}}
     return Deployment.model_validate(
         {
             "metadata": meta_from(metadata),
-            "spec": {"replicas": wanted},
+            "spec": {"replicas": wanted, "paused": paused},
             "status": {"readyReplicas": ready, **more},
         }
     )
@@ -186,6 +188,30 @@ def test_verdicts(observed: Observed, phase: Phase, reason: Reason, words: str) 
     found = verdict(observed)
     assert found[:2] == (phase, reason)
     assert words in found[2]
+
+
+FAILURE: Tree = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: pods"}
+
+
+@pytest.mark.parametrize(
+    ("live", "words"),
+    [
+        (deployment(1, 2, conditions=[FAILURE]), "Pods cannot be created: exceeded quota: pods"),
+        (deployment(1, 2, replicas=2, updatedReplicas=1), "pods that run an earlier spec: 1"),
+        (deployment(1, 2, paused=True), "is paused: run kubectl rollout resume deployment/m"),
+        (deployment(0, 2, paused=True), "is paused: run kubectl rollout resume deployment/m"),
+    ],
+)
+def test_what_keeps_a_change_from_taking_effect_is_said(live: Deployment, words: str) -> None:
+    message = verdict(Observed(decision=plan(2), deployment=live))[2]
+    assert message.startswith(f"{live.status.ready_replicas} of 2 replicas are ready; ")
+    assert words in message
+
+
+def test_a_rollout_that_is_done_is_not_spoken_of() -> None:
+    live = deployment(1, 2, replicas=1, updatedReplicas=1)
+    message = verdict(Observed(decision=plan(2), deployment=live))[2]
+    assert message == "1 of 2 replicas are ready"
 
 
 def test_a_failure_to_create_pods_is_said() -> None:

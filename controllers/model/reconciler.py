@@ -181,7 +181,6 @@ class ModelReconciler:
         drift: list[str] = []
         try:
             service = desired.service(model, plan, labels)
-            await self._reclaim_port(model, service)
             drift += await self._apply_child(model, Service.resource, service)
             if not is_claimless:
                 deployment = desired.deployment(model, plan, labels, self._environment)
@@ -192,27 +191,34 @@ class ModelReconciler:
 
     async def _apply_child(self, model: Model, resource: Resource, intent: Tree) -> Sequence[str]:
         """Return the fields that are not what *intent* asks for because they never change."""
-        applied = await self._applier.apply(resource, intent, owner=model)
+        try:
+            applied = await self._applier.apply(resource, intent, owner=model)
+        except InvalidError:
+            if not await self._reclaim_ports(model, resource, intent):
+                raise
+            applied = await self._applier.apply(resource, intent, owner=model)
         return [f"{resource.kind} {path}" for path in applied.drift]
 
-    async def _reclaim_port(self, model: Model, intent: Tree) -> None:
-        live = await self._client.read(Service.resource, model.key)
+    async def _reclaim_ports(self, model: Model, resource: Resource, intent: Tree) -> bool:
+        """Take back ports that somebody renumbered; tell whether there were any."""
+        live = await self._client.read(resource, model.key)
         if live is None or not _controls(model.metadata, live.meta):
-            return
-        patch = reclaim(live.tree(Service.resource), intent)
+            return False
+        patch = reclaim(live.tree(resource), intent)
         if not patch:
-            return
-        _log.info("taking back a port that somebody changed")
+            return False
+        _log.info("taking back a port that somebody changed", kind=resource.kind)
         try:
             await self._client.patch(
-                Service.resource,
+                resource,
                 model.key,
                 patch,
                 content_type=Patch.JSON,
                 field_manager=names.FIELD_MANAGER,
             )
         except InvalidError as error:  # how the API server says that a test failed
-            raise ConflictError(f"Service {model.key} was changed meanwhile") from error
+            raise ConflictError(f"{resource.kind} {model.key} was changed meanwhile") from error
+        return True
 
     async def _deployment(self, model: Model) -> Deployment | None:
         """Return the Model's own Deployment; one of somebody else counts as none."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Server-side apply for controllers: children and status, sent only when something differs.
 
-Imports `client.protocol`, `kinds`, `meta`, `errors` and `log`. All but `applier` and `status`
-is pure.
+Imports `client.protocol`, `kinds`, `meta`, `errors` and `log`. All but `applier`,
+`takeover`, `reverted` and `status` is pure.
 
 - `intent`: an intent without None, its digest, and the live values at its paths.
 - `immutable`: live values carried into an intent where the server allows no other.
@@ -11,6 +11,7 @@ is pure.
 - `memory`: what was sent last, and what the server made of it.
 - `plan`: what to send for a child, from all of these.
 - `live`: what a client has to offer.
+- `takeover`: what was written before, otherwise than by applies, made ours to remove.
 - `reverted`: whose change an apply takes back.
 - `applier`: `Applier`, for what an object owns.
 - `status`: `StatusWriter`, for the status of the object itself.

@@ -17,6 +17,7 @@ from flexinfer.apply.ownership import ensure_ours
 from flexinfer.apply.plan import Kind, answer_to, child_of, plan_for, refusal_of
 from flexinfer.apply.request import check_field_manager, is_other_object, with_uid
 from flexinfer.apply.reverted import Witness
+from flexinfer.apply.takeover import Takeover
 from flexinfer.errors import (
     ConfigurationError,
     ConflictError,
@@ -26,7 +27,7 @@ from flexinfer.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from flexinfer.apply.live import LiveClient
     from flexinfer.apply.plan import Child, Identity, Plan
@@ -71,19 +72,22 @@ class Applier:
     called twice at once for one child; the work queue sees to that.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - options, by keyword
         self,
         client: LiveClient,
         *,
         field_manager: str,
         immutable: Mapping[Resource, Sequence[ImmutableField]] | None = None,
         structures: Mapping[Resource, Structure] | None = None,
+        former_managers: Collection[str] = (),
         recreate_timeout: float = 30.0,
         on_reverted: RevertObserver | None = None,
     ) -> None:
         """Refuse impossible settings with ConfigurationError.
 
-        *immutable* and *structures* add to what `kinds` knows. *recreate_timeout* is how many
+        *immutable* and *structures* add to what `kinds` knows. *former_managers* are the names
+        under which earlier versions applied: what they set goes when no intent asks for it any
+        more. *recreate_timeout* is how many
         seconds a deleted object may take to go; 30 is the default grace period of pods.
         *on_reverted* is told of foreign changes that were taken back, at most once a minute for
         one child, at the price of one GET each.
@@ -96,6 +100,9 @@ class Applier:
         self._field_manager = check_field_manager(field_manager)
         self._immutable = immutable or {}
         self._structures = structures or {}
+        self._takeover = Takeover(
+            client, field_manager=field_manager, former_managers=former_managers
+        )
         self._recreate_timeout = recreate_timeout
         self._witness = Witness(client, field_manager=field_manager, observer=on_reverted)
         self._kinds: dict[Resource, Kind] = {}
@@ -116,7 +123,6 @@ class Applier:
         live, last = await self._look(child)
         if live is None:
             return await self._create(child, Outcome.CREATED)
-        ensure_ours(live, resource, owner, is_known=last is not None)
         if live.meta.deletion_timestamp and child.kind.is_recreated:
             await self._wait_gone(child, live.meta.uid)
             return await self._create(child, Outcome.CREATED)
@@ -142,15 +148,19 @@ class Applier:
         return self._kinds[resource]
 
     async def _look(self, child: Child) -> tuple[StoredObject | None, Answer | None]:
-        """Read from the cache what is known already, from the server what is not."""
+        """Read from the cache what is known already, from the server what is not.
+
+        Raises NotOursError for what is not ours.
+        """
         last = self._memory.get(child.owner_id, {}).get(child.id)
         if last is not None:
             live = await self._client.read(*child.id)
             known = (last.owner, last.uid)
             if live is not None and known == (child.owner_uid, live.meta.uid):
+                ensure_ours(live, child.kind.resource, child.owner, is_known=True)
                 return live, last
             self._forget_child(child)
-        return await self._client.live_read(*child.id), None
+        return await self._takeover.meet(child), None
 
     async def _create(self, child: Child, outcome: Outcome) -> Applied:
         plan = plan_for(child, None, None)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, TypeVar
 
+from flexinfer.client.creation import Creation
 from flexinfer.client.exchange import APPLY
 from flexinfer.client.protocol import Patch, Propagation
 from flexinfer.client.transport import TIMEOUT
@@ -85,17 +86,21 @@ class DirectClient:
         return [kind.decode(item) for item in stored]
 
     async def create(self, resource: Resource, intent: Tree, *, field_manager: str) -> StoredObject:
-        """Create an object; raise AlreadyExistsError when the name is taken."""
+        """Create an object; raise AlreadyExistsError when the name is taken.
+
+        When the connection is lost before an answer, a create with a fixed name is sent again.
+        If the name is taken then, the object is read, and taken for the one of the lost try when
+        it says all that *intent* says and is not being deleted.
+        """
         namespace = intent.get("metadata", {}).get("namespace", "")
         _check_scope(resource, namespace)
-        answer = await self._transport.request(
-            "POST",
-            resource.collection_path(namespace),
+        created = Creation(
+            path=resource.collection_path(namespace),
             params=_write_params(field_manager),
-            body=encode(_typed(resource, intent)),
+            intent=_typed(resource, intent),
             timeout=self._timeout,
         )
-        return decode_object(answer)
+        return await created.send(self._transport)
 
     async def apply(
         self,

@@ -12,7 +12,8 @@ What happens inside one call, all of it within its deadline:
 
 A call can be repeated when its method is idempotent or when it is a server-side apply; a POST or
 another PATCH never is. Watches have a pool of their own, so that any number of them leaves the
-requests their connections. Neither bodies nor tokens are logged or put into errors.
+requests their connections. Neither bodies nor tokens are logged or put into errors. The way leads
+through a proxy when the credentials or the environment name one (see `proxy`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from flexinfer.client import exchange
 from flexinfer.client.exchange import JSON, Call, ConnectionLostError, Content
 from flexinfer.client.lines import MAX_LINE, LineSplitter, LineStream
 from flexinfer.client.pool import open_pool, wait_closed
+from flexinfer.client.proxy import proxy_for
 from flexinfer.client.retry import RetryPolicy
 from flexinfer.errors import (
     ApiError,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     import aiohttp
+    from anyio.abc import TaskGroup
 
     from flexinfer.client.auth import Authorization, Credentials
 
@@ -69,9 +72,10 @@ class RequestObserver(Protocol):
 class Transport:
     """Speak to one API server; use as an async context manager, in one event loop.
 
-    *observe* is called once per try. *max_connections* bounds the requests at one time: further
-    ones wait for a connection within their deadline. *sleep* is how the transport waits between
-    tries.
+    While it is open it runs `keep` of its credentials, in a task of its own. *observe* is called
+    once per try. *max_connections* bounds the requests at one time: further ones wait for a
+    connection within their deadline. *sleep* is how the transport waits between tries. Raises
+    ConfigurationError for a proxy that cannot be used.
     """
 
     def __init__(
@@ -89,6 +93,7 @@ class Transport:
         if not (user_agent.isascii() and user_agent.isprintable()):
             raise ConfigurationError("user_agent must be printable ASCII: it becomes a header")
         self._credentials = credentials
+        self._proxy = proxy_for(credentials.server, configured=credentials.proxy_url)
         self._user_agent = user_agent or default_user_agent()
         self._observe = observe
         self._retry = retry or RetryPolicy()
@@ -98,6 +103,7 @@ class Transport:
         self._requests: aiohttp.ClientSession | None = None
         self._watches: aiohttp.ClientSession | None = None
         self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._keeper: TaskGroup | None = None
 
     @property
     def host(self) -> str:
@@ -106,20 +112,32 @@ class Transport:
 
     async def __aenter__(self) -> Self:
         """Open both pools."""
+        if self._proxy is not None:
+            _log.info(
+                "reaching the API server by a proxy", server=self.host, proxy=str(self._proxy)
+            )
         self._requests = open_pool(self._user_agent, self._sockets)
         # A watch occupies its connection for minutes; the informers bound how many there are.
         self._watches = open_pool(self._user_agent, self._sockets)
+        self._keeper = await anyio.create_task_group().__aenter__()
+        self._keeper.start_soon(self._credentials.keep)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Close both pools; calls that are under way fail with TransportError."""
-        pools = (self._requests, self._watches)
-        self._requests = self._watches = None
-        with anyio.CancelScope(shield=True):
-            for pool in pools:
-                if pool is not None:
-                    await pool.close()
-            await wait_closed(self._sockets)
+        pools, keeper = (self._requests, self._watches), self._keeper
+        self._requests = self._watches = self._keeper = None
+        try:
+            with anyio.CancelScope(shield=True):
+                for pool in pools:
+                    if pool is not None:
+                        await pool.close()
+                await wait_closed(self._sockets)
+        finally:
+            if keeper is not None:
+                keeper.cancel_scope.cancel()
+                # What ended the block goes on as it is, not inside an exception group.
+                await keeper.__aexit__(None, None, None)
 
     async def request(  # noqa: PLR0913 - two places, the rest optional and by keyword
         self,
@@ -241,7 +259,9 @@ class Transport:
             raise TransportError(f"{call}: the transport is closed")
         started, code = time.monotonic(), _NO_ANSWER
         try:
-            response = await exchange.send(call, pool, self._credentials, authorization.header)
+            response = await exchange.send(
+                call, pool, self._credentials, authorization.header, self._proxy
+            )
             code = str(response.status)
         finally:
             if self._observe is not None:

@@ -88,8 +88,8 @@ def manager(flags: Flags | None = None) -> int:
         ours, others = group.split(FlexInferError)
         if ours is None or others is not None:
             raise
-        for error in ours.exceptions:
-            print(f"flexinfer manager: {error}", file=sys.stderr)
+        for failure in ours.exceptions:
+            print(f"flexinfer manager: {failure}", file=sys.stderr)
         return 1
     return 0
 

@@ -79,9 +79,9 @@ class Received:
 class ScriptedServer:
     """Play a script to every client that trusts the authority; make one with `start`."""
 
-    def __init__(self, url: str, ca_pem: str) -> None:
+    def __init__(self, url: str, authority: CertificateAuthority) -> None:
         self.url = url
-        self.ca_pem = ca_pem
+        self.present(authority)
         self.requests: list[Received] = []
         self.unscripted: list[Received] = []
         self.connections = 0
@@ -97,16 +97,11 @@ class ScriptedServer:
 
         What the block raises comes out as it is, not inside an exception group.
         """
-        context = _server_context(authority)
         listeners = await anyio.create_tcp_listener(local_host="127.0.0.1")
         port = listeners.extra(SocketAttribute.local_port)
-        server = cls(f"https://127.0.0.1:{port}", authority.ca_pem.read_text())
-
-        async def connected(stream: SocketStream) -> None:
-            await server._connected(stream, context)
-
+        server = cls(f"https://127.0.0.1:{port}", authority)
         async with listeners, anyio.create_task_group() as connections:
-            connections.start_soon(listeners.serve, connected)
+            connections.start_soon(listeners.serve, server._connected)
             failure = None
             try:
                 yield server
@@ -125,6 +120,11 @@ class ScriptedServer:
     ) -> None:
         """Take *actions* in turn for such requests, the last again and again."""
         self._script.add(Route(method, path, actions, query or {}))
+
+    def present(self, authority: CertificateAuthority) -> None:
+        """Show new connections a certificate of *authority*, and trust clients of it alone."""
+        self.ca_pem = authority.ca_pem.read_text()
+        self._context = _server_context(authority)
 
     def on_connect(self, *actions: Close | Reset | Hang) -> None:
         """Treat the next connections so before TLS; later ones are served."""
@@ -154,14 +154,14 @@ class ScriptedServer:
     def _event(self, name: str) -> anyio.Event:
         return self._events.setdefault(name, anyio.Event())
 
-    async def _connected(self, stream: SocketStream, context: ssl.SSLContext) -> None:
+    async def _connected(self, stream: SocketStream) -> None:
         self.connections += 1
         number = self.connections
         try:
             if self._on_connect:
                 await _end(stream, stream, self._on_connect.pop(0))
                 return
-            tls = await TLSStream.wrap(stream, server_side=True, ssl_context=context)
+            tls = await TLSStream.wrap(stream, server_side=True, ssl_context=self._context)
             await self._serve(tls, stream, number)
         except _GONE:
             # The client went away, or did not trust us: both are what some test is about.

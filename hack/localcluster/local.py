@@ -79,10 +79,10 @@ def service_account(plane: ControlPlane) -> Iterator[Path]:
         renewer.join()
 
 
-def prepare(plane: ControlPlane, folder: Path) -> ManagerProcess:
+def prepare(plane: ControlPlane, folder: Path, *, name: str = "manager") -> ManagerProcess:
     """Return the manager, not started yet, as the service account in *folder*."""
     credentials = (f"--service-account-dir={folder}", f"--server={plane.url}")
-    return ManagerProcess.prepare(plane.processes, credentials)
+    return ManagerProcess.prepare(plane.processes, credentials, name=name)
 
 
 @contextmanager

@@ -519,6 +519,7 @@ class Renewing:
     """Count reloads; each gives another token."""
 
     server_name = None
+    proxy_url = ""
 
     def __init__(self, server: ScriptedServer) -> None:
         self.server = server.url
@@ -536,6 +537,9 @@ class Renewing:
         if rejected.generation == self._current.generation:
             self.reloads += 1
             self._current = Authorization(f"Bearer {self.reloads}", self.reloads)
+
+    async def keep(self) -> None:
+        return
 
 
 async def test_a_401_reloads_the_credential_and_tries_once_more(

@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flexinfer.envtest.eventually import eventually
+from flexinfer.envtest.eventually import eventually, eventually_sync
 from flexinfer.errors import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractAsyncContextManager
 
     from flexinfer.manager import Manager
@@ -211,34 +212,59 @@ def foreign(plural: str) -> Tree:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
 
 
-async def test_a_model_that_does_not_fit_its_type_says_which_field(
+LONG = "l" * 49
+ACTIVE = "2026-01-01T00:00:00Z"
+
+
+async def test_models_from_before_a_stricter_crd_say_what_is_wrong(
     models: Any, controller: Run
 ) -> None:
+    with loose_schema(models):
+        await eventually(lambda: models.create("many", GOOD | {"gpu": {"count": "many"}}))
+        models.create(LONG, GOOD)
+        models.create("older", GOOD | {"serverless": {}})
+        models.create("oldest", GOOD | {"serverless": {}})
+        for name in ("many", "older"):
+            write_status(
+                models, name, {"phase": "Downloading", "lastActiveTime": "2026-01-01T00:00:00Z"}
+            )
+        write_status(models, "oldest", {"gpu": {"memoryMB": "24Gi"}})
+    async with controller():
+        model = await models.reaches("many", "InvalidSpec", phase="Failed", text="spec.gpu.count")
+        assert model["status"]["lastActiveTime"] == ACTIVE
+        await models.reaches(LONG, "InvalidSpec", phase="Failed", text="at most 48 characters")
+        for name in ("older", "oldest"):
+            model = await models.reaches(name, "WaitingForActivation", phase="Idle")
+            assert "gpu" not in model["status"]
+        models.change("many", {"gpu": {"count": None, "vendor": "cpu"}})
+        await models.reaches("many", "StartingBackend")
+
+
+@contextmanager
+def loose_schema(models: Any) -> Iterator[None]:
+    """Let everything be stored, as an older CRD might have; then be strict again."""
     admin = models.plane.admin
     crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/models.ai.flexinfer"
-    kept = admin.get(crd)["spec"]
+    kept = admin.get(crd)["spec"]["versions"]
     loose = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    versions = [dict(kept["versions"][0])]
-    versions[0]["schema"] = {
-        "openAPIV3Schema": {"type": "object", "properties": {"spec": loose, "status": loose}}
-    }
-    admin.merge(crd, {"spec": {"versions": versions}})
+    schema = {"type": "object", "properties": {"spec": loose, "status": loose}}
+    admin.merge(crd, {"spec": {"versions": [kept[0] | {"schema": {"openAPIV3Schema": schema}}]}})
     try:
-        created = await eventually(lambda: stored_loosely(models))
-        assert created["spec"]["gpu"]["count"] == "many"
-        async with controller():
-            await models.reaches("old", "InvalidSpec", phase="Failed", text="spec.gpu.count")
+        yield
     finally:
-        admin.delete(models.path("models", "old"))
-        admin.merge(crd, {"spec": {"versions": kept["versions"]}})
+        admin.merge(crd, {"spec": {"versions": kept}})
 
     def is_strict_again() -> None:
         with pytest.raises(ApiError):
             models.create("still-loose", GOOD | {"gpu": {"count": "many"}})
 
-    await eventually(is_strict_again)
+    eventually_sync(is_strict_again)
 
 
-def stored_loosely(models: Any) -> Tree:
-    created: Tree = models.create("old", GOOD | {"gpu": {"count": "many"}})
-    return created
+def write_status(models: Any, name: str, status: Tree) -> None:
+    models.plane.admin.request(
+        "PATCH",
+        f"{models.path('models', name)}/status",
+        body={"status": status},
+        content_type="application/merge-patch+json",
+    )

@@ -43,6 +43,13 @@ REFUSED = {
         {"resources": {"requests": {"amd.com/gpu": "1"}}},
         "spec.resources.requests must not name nvidia.com/gpu",
     ),
+    "a negative amount": ({"resources": {"limits": {"cpu": "-1"}}}, "spec.resources.limits.cpu"),
+    "an absurd amount": ({"resources": {"limits": {"cpu": "1e100"}}}, "spec.resources.limits.cpu"),
+    "an endless amount": (
+        {"resources": {"requests": {"memory": "9" * 129}}},
+        "spec.resources.requests.memory: Too long",
+    ),
+    "a negative size": ({"cache": {"size": "-5Gi"}}, "spec.cache.size"),
     "count with vendor cpu": (
         {"gpu": {**CPU, "count": 1}},
         "spec.gpu.count must be absent when spec.gpu.vendor is cpu",

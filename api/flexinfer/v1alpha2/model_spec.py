@@ -11,7 +11,7 @@ from pydantic import Field, StringConstraints
 from flexinfer.crd.markers import PreserveUnknown, Rule
 from flexinfer.meta.duration import NonNegativeDuration
 from flexinfer.meta.object import Model
-from flexinfer.meta.quantity import Quantity
+from flexinfer.meta.quantity import NonNegativeQuantity
 
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915")
 
@@ -142,7 +142,7 @@ class CacheSpec(Model):
     storage_class: Annotated[str, StringConstraints(max_length=253)] | None = None
     """Storage class of a claim made for the Model; unset, the cluster's default."""
 
-    size: Quantity = Field(default="50Gi", validate_default=True)
+    size: NonNegativeQuantity = Field(default="50Gi", validate_default=True)
     """Size of a claim made for the Model."""
 
     host_path: Annotated[str, StringConstraints(max_length=1024, pattern=r"^/")] = (
@@ -161,7 +161,7 @@ RESOURCE_RULES = tuple(
     for part in ("limits", "requests")
 )
 
-ResourceList = Annotated[dict[str, Quantity], Field(max_length=32)]
+ResourceList = Annotated[dict[str, NonNegativeQuantity], Field(max_length=32)]
 
 
 class ResourceRequirements(Model):

@@ -64,6 +64,14 @@ REFUSED = {
     ),
     "nine GPUs": ({"gpu": {"count": 9}}, "spec.gpu.count"),
     "a digest that is none": ({"imageDigest": "sha256:abc"}, "spec.imageDigest"),
+    "a digest of another kind": (
+        {"imageDigest": f"sha512:{'a' * 128}"},
+        "spec.imageDigest must be a SHA-256 digest: 64 digits 0-9 and a-f",
+    ),
+    "a digest in capitals": (
+        {"imageDigest": f"sha256:{'A' * 64}"},
+        "spec.imageDigest must be a SHA-256 digest: 64 digits 0-9 and a-f",
+    ),
     "memory for a claim": (
         {"source": "pvc://weights/llama.gguf", "cache": {"strategy": "Memory"}},
         "spec.cache.strategy must not be Memory with a pvc:// source",
@@ -74,7 +82,14 @@ REFUSED = {
     ),
     "an unknown strategy": ({"cache": {"strategy": "Disk"}}, "spec.cache.strategy"),
     "a wrong type": ({"serverless": {"minReplicas": "two"}}, "spec.serverless.minReplicas"),
-    "a duration that is none": ({"serverless": {"idleTimeout": "5 min"}}, "idleTimeout"),
+    "a duration that is none": (
+        {"serverless": {"idleTimeout": "5d"}},
+        "must be a duration of zero or more, such as 90s, 5m or 1h30m",
+    ),
+    "a negative duration": (
+        {"serverless": {"coldStartTimeout": "-5m"}},
+        "must be a duration of zero or more, such as 90s, 5m or 1h30m",
+    ),
 }
 
 

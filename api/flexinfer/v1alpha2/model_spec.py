@@ -23,8 +23,16 @@ LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=_LABEL_VALU
 ServedName = Annotated[str, StringConstraints(min_length=1, max_length=253)]
 ClaimName = Annotated[str, StringConstraints(max_length=253, pattern=_DNS_SUBDOMAIN)]
 ImageName = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^\S+$")]
-ImageDigest = Annotated[str, StringConstraints(max_length=71, pattern=r"^(sha256:)?[a-f0-9]{64}$")]
 Group = Annotated[str, StringConstraints(max_length=63, pattern=_DNS_LABEL)]
+
+_DIGEST = r"^(sha256:)?[a-f0-9]{64}$"
+DIGEST_RULE = Rule(
+    f"self.matches('{_DIGEST}')",
+    "spec.imageDigest must be a SHA-256 digest: 64 digits 0-9 and a-f, with or without 'sha256:' "
+    "in front",
+)
+# Longer than it may be, for the rule to be reached by digests of other kinds.
+ImageDigest = Annotated[str, StringConstraints(max_length=256, pattern=_DIGEST), DIGEST_RULE]
 
 
 class GPUVendor(StrEnum):

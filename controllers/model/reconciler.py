@@ -155,7 +155,7 @@ class ModelReconciler:
             claim=claim,
             deployment=await self._deployment(model),
             pods=pods,
-            gpu=await self._gpu(pods),
+            gpu=await self._gpu(pods) if model.gpu_count else None,
             problem=rollout.problem,
             drift=rollout.drift,
         )

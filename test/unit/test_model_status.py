@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from flexinfer.kinds.deployment import Deployment
 from flexinfer.kinds.persistentvolumeclaim import PersistentVolumeClaim
 from flexinfer.kinds.pod import Pod
 from flexinfer.meta.envelope import meta_from
+from internal.gpu.accelerator import Accelerator, Vendor
 
 if TYPE_CHECKING:
     from flexinfer.meta.condition import Condition
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 META = meta_from({"name": "m", "namespace": "ns", "generation": 3, "uid": "u"})
 SPEC: Tree = {"backend": "llamacpp", "source": "HF://o/m", "config": {"ggufFile": "m.gguf"}}
+H100 = Accelerator(vendor=Vendor.NVIDIA, count=1, architecture="sm_90")
 NO_NODES = Blocked(reason=Reason.NO_MATCHING_NODES, message="no node")
 BAD_SPEC = Blocked(reason=Reason.INVALID_SPEC, message="bad spec")
 
@@ -357,9 +360,13 @@ def condition(of: ModelStatus, type_: str) -> Condition:
     return found
 
 
+def on_gpus(of: Plan) -> Plan:
+    return replace(of, launch=replace(of.launch, accelerator=H100))
+
+
 def test_a_ready_model() -> None:
     gpu = GPUStatus(node="n", vendor="NVIDIA")
-    found = compute(Observed(decision=plan(), deployment=deployment(1), gpu=gpu))
+    found = compute(Observed(decision=on_gpus(plan()), deployment=deployment(1), gpu=gpu))
     assert found.phase is Phase.READY
     assert found.observed_generation == 3
     assert found.endpoint == "http://m.ns.svc:8080"
@@ -383,8 +390,16 @@ def test_setting_conditions_again_changes_nothing_and_a_flip_moves_the_time() ->
 
 def test_the_last_placement_is_kept_while_idle() -> None:
     gpu = GPUStatus(node="n", vendor="NVIDIA")
-    found = compute(Observed(decision=plan(0)), ModelStatus(gpu=gpu))
+    found = compute(Observed(decision=on_gpus(plan(0))), ModelStatus(gpu=gpu))
     assert (found.phase, found.gpu) == (Phase.IDLE, gpu)
+    found = compute(Observed(decision=NO_NODES), ModelStatus(gpu=gpu))
+    assert (found.phase, found.gpu) == (Phase.FAILED, gpu)
+
+
+def test_a_model_on_cpus_has_no_gpu_whatever_its_node_has() -> None:
+    gpu = GPUStatus(node="n", vendor="NVIDIA")
+    observed = Observed(decision=plan(), deployment=deployment(1), gpu=gpu)
+    assert compute(observed, ModelStatus(gpu=gpu)).gpu is None
 
 
 def test_the_substage_and_its_time() -> None:

@@ -34,8 +34,11 @@ from flexinfer.errors import (
     ConfigurationError,
     ConflictError,
     DeadlineError,
+    DecodeError,
     FlexInferError,
+    NotOursError,
     TerminalError,
+    TransportError,
 )
 from flexinfer.metrics import REGISTRY, ReconcileMetrics
 from flexinfer.reconcile import Result
@@ -62,6 +65,8 @@ _MIN_RETRY_AFTER = 1.0  # seconds: `Retry-After: 0` is no licence to hammer
 
 # What Go would have panicked at: a bug of the reconciler, not a state of the world.
 _BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
+# States of the world, whose message names object and cause: a traceback says nothing more.
+_SAY_IT_ALL = (ApiError, DecodeError, NotOursError, TerminalError, TransportError)
 
 _PROCESS_ID = secrets.token_hex(4)
 _counter = itertools.count(1)
@@ -244,7 +249,8 @@ class Controller:
         elif self._retry_quickly(key, priority):
             self._log.info("reconcile lost a race and is tried again", error=str(error))
             return
-        self._log.error("reconcile failed", error=_text(error), exc_info=error)
+        trace = None if isinstance(error, _SAY_IT_ALL) else error
+        self._log.error("reconcile failed", error=_text(error), exc_info=trace)
         if isinstance(error, TerminalError):
             self._metrics.terminal_errors.inc()
         elif isinstance(error, ApiError) and error.retry_after is not None:

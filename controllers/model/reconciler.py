@@ -53,8 +53,10 @@ _log = log.get_logger(__name__)
 PODS_BY_MODEL = "model"
 """Index of the pod informer: namespace/name of the Model that a pod says it belongs to."""
 
-# Seconds until a Model that no node fits, or whose spec was refused, is looked at again.
+# Seconds until a Model that no node fits, or whose spec is wrong, is looked at again.
 _AGAIN = 30.0
+# Seconds until a refused child is sent again: only another admission policy could let it in.
+_REFUSED = 300.0
 # Seconds until the name of a child that is not ours is tried again: what a deleted Model of the
 # same name left behind goes soon, and its going is no event of ours.
 _NAME_TAKEN = 10.0
@@ -70,8 +72,8 @@ _REFUSALS = tuple(kind for kind, _ in _REASONS)
 # Those that time alone may cure come back by the clock, the rest by the queue's backoff.
 _WAIT: tuple[tuple[type[Exception], float], ...] = (
     (NotOursError, _NAME_TAKEN),
-    (InvalidError, _AGAIN),
-    (BadRequestError, _AGAIN),
+    (InvalidError, _REFUSED),
+    (BadRequestError, _REFUSED),
 )
 
 
@@ -103,10 +105,10 @@ class ModelReconciler:
     """Turn a Model into a Service and a Deployment, and say in its status how it is doing.
 
     *environment* holds the default images. Never deletes anything: children go with their Model
-    by their owner reference. A Model that cannot be scheduled, or of which the API server refused
-    a child, is looked at again every 30 seconds, one whose child's name is taken every 10. A
-    change that a field can never take waits for the Model to change; all else is left to the
-    queue's backoff.
+    by their owner reference. A Model that cannot be scheduled is looked at again every 30
+    seconds, one whose child's name is taken every 10, one of which the API server refused a
+    child every 5 minutes. A change that a field can never take waits for the Model to change;
+    all else is left to the queue's backoff.
     """
 
     def __init__(
@@ -153,7 +155,7 @@ class ModelReconciler:
             claim=claim,
             deployment=await self._deployment(model),
             pods=pods,
-            gpu=await self._gpu(pods),
+            gpu=await self._gpu(pods) if model.gpu_count else None,
             problem=rollout.problem,
             drift=rollout.drift,
         )
@@ -179,7 +181,6 @@ class ModelReconciler:
         drift: list[str] = []
         try:
             service = desired.service(model, plan, labels)
-            await self._reclaim_port(model, service)
             drift += await self._apply_child(model, Service.resource, service)
             if not is_claimless:
                 deployment = desired.deployment(model, plan, labels, self._environment)
@@ -190,27 +191,34 @@ class ModelReconciler:
 
     async def _apply_child(self, model: Model, resource: Resource, intent: Tree) -> Sequence[str]:
         """Return the fields that are not what *intent* asks for because they never change."""
-        applied = await self._applier.apply(resource, intent, owner=model)
+        try:
+            applied = await self._applier.apply(resource, intent, owner=model)
+        except InvalidError:
+            if not await self._reclaim_ports(model, resource, intent):
+                raise
+            applied = await self._applier.apply(resource, intent, owner=model)
         return [f"{resource.kind} {path}" for path in applied.drift]
 
-    async def _reclaim_port(self, model: Model, intent: Tree) -> None:
-        live = await self._client.read(Service.resource, model.key)
+    async def _reclaim_ports(self, model: Model, resource: Resource, intent: Tree) -> bool:
+        """Take back ports that somebody renumbered; tell whether there were any."""
+        live = await self._client.read(resource, model.key)
         if live is None or not _controls(model.metadata, live.meta):
-            return
-        patch = reclaim(live.tree(Service.resource), intent)
+            return False
+        patch = reclaim(live.tree(resource), intent)
         if not patch:
-            return
-        _log.info("taking back a port that somebody changed")
+            return False
+        _log.info("taking back a port that somebody changed", kind=resource.kind)
         try:
             await self._client.patch(
-                Service.resource,
+                resource,
                 model.key,
                 patch,
                 content_type=Patch.JSON,
                 field_manager=names.FIELD_MANAGER,
             )
         except InvalidError as error:  # how the API server says that a test failed
-            raise ConflictError(f"Service {model.key} was changed meanwhile") from error
+            raise ConflictError(f"{resource.kind} {model.key} was changed meanwhile") from error
+        return True
 
     async def _deployment(self, model: Model) -> Deployment | None:
         """Return the Model's own Deployment; one of somebody else counts as none."""
@@ -267,6 +275,8 @@ def _comes_from(model: Model, pod: Pod) -> bool:
 
 def _next(decision: Plan | Blocked, error: Exception | None) -> Result:
     """Say when to look again; raise *error* when the queue's backoff is to decide."""
+    if _is_namespace_ending(error):
+        return Result()  # the Model goes with it
     if error is not None:
         wait = next((seconds for kind, seconds in _WAIT if isinstance(error, kind)), None)
         if wait is None:
@@ -274,6 +284,12 @@ def _next(decision: Plan | Blocked, error: Exception | None) -> Result:
         return Result(requeue_after=wait)
     is_up_to_nodes = isinstance(decision, Blocked) and not decision.concerns_spec
     return Result(requeue_after=_AGAIN if is_up_to_nodes else None)
+
+
+def _is_namespace_ending(error: Exception | None) -> bool:
+    return isinstance(error, ForbiddenError) and any(
+        cause.reason == "NamespaceTerminating" for cause in error.causes
+    )
 
 
 def _readable_status(tree: Tree) -> ModelStatus:

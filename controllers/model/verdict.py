@@ -90,7 +90,8 @@ def judge(meta: ObjectMeta, observed: Observed) -> Verdict:
         return Verdict(Phase.FAILED, problem.reason, problem.message)
     verdict = _judge_plan(decision, observed)
     extra = [] if verdict.reason is Reason.CACHE_NOT_READY else list(_claim_notes(observed))
-    return Verdict(verdict.phase, verdict.reason, _join(verdict.message, *extra, *decision.notes))
+    text = _join(verdict.message, _pause(observed.deployment), *extra, *decision.notes)
+    return Verdict(verdict.phase, verdict.reason, text)
 
 
 def _blocked(meta: ObjectMeta, blocked: Blocked, observed: Observed) -> Verdict:
@@ -114,8 +115,9 @@ def _judge_plan(plan: Plan, observed: Observed) -> Verdict:
         return Verdict(Phase.IDLE, Reason.WAITING_FOR_ACTIVATION, text)
     pods = living(observed.pods)
     found = troubles(pods)
-    if ready:
-        text = _join(_count(ready, plan.replicas), *(trouble.text for trouble in found))
+    if deployment and ready:
+        lacks = (_replica_failure(deployment), _earlier(deployment), *(t.text for t in found))
+        text = _join(_count(ready, plan.replicas), *lacks)
         return Verdict(Phase.READY, Reason.BACKEND_READY, text)
     if plan.claim and not is_bound(observed.claim):
         text = _join(unbound(plan, observed.claim), *(trouble.text for trouble in found))
@@ -144,6 +146,19 @@ def _late(deployment: Deployment | None) -> str:
     """Return what the Deployment says when it has made no progress for too long."""
     progress = find(deployment.status.conditions, "Progressing") if deployment else None
     return progress.message if progress is not None and progress.status == "False" else ""
+
+
+def _pause(deployment: Deployment | None) -> str:
+    if deployment is None or not deployment.spec.paused:
+        return ""
+    name = deployment.metadata.name
+    return f"Deployment {name} is paused: run kubectl rollout resume deployment/{name}"
+
+
+def _earlier(deployment: Deployment) -> str:
+    """Say that a rollout is not done; a Model serves all the while."""
+    earlier = deployment.status.replicas - deployment.status.updated_replicas
+    return f"pods that run an earlier spec: {earlier}" if earlier > 0 else ""
 
 
 def _phase_of(reason: Reason) -> Phase:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Server-side apply for controllers: children and status, sent only when something differs.
 
-Imports `client.protocol`, `kinds`, `meta`, `errors` and `log`. All but `applier` and `status`
-is pure.
+Imports `client.protocol`, `kinds`, `meta`, `errors` and `log`. All but `applier`,
+`takeover`, `reverted` and `status` is pure.
 
 - `intent`: an intent without None, its digest, and the live values at its paths.
 - `immutable`: live values carried into an intent where the server allows no other.

@@ -124,7 +124,6 @@ class Applier:
         live, last = await self._look(child)
         if live is None:
             return await self._create(child, Outcome.CREATED)
-        ensure_ours(live, resource, owner, is_known=last is not None)
         if live.meta.deletion_timestamp and child.kind.is_recreated:
             await self._wait_gone(child, live.meta.uid)
             return await self._create(child, Outcome.CREATED)
@@ -150,11 +149,16 @@ class Applier:
         return self._kinds[resource]
 
     async def _look(self, child: Child) -> tuple[StoredObject | None, Answer | None]:
-        """Read from the cache what is known already, from the server what is not."""
+        """Read from the cache what is known already, from the server what is not.
+
+        Raises NotOursError for what is not ours.
+        """
         last = self._memory.get(child.owner_id, {}).get(child.id)
         if last is not None:
             live = await self._client.read(*child.id)
-            if live is not None and live.meta.uid == last.uid:
+            known = (last.owner, last.uid)
+            if live is not None and known == (child.owner_uid, live.meta.uid):
+                ensure_ours(live, child.kind.resource, child.owner, is_known=True)
                 return live, last
             self._forget_child(child)
         tree = await self._client.live_tree(*child.id)
@@ -164,7 +168,12 @@ class Applier:
         """Make ours what we hold under another name, or by another operation."""
         live = stored_from(tree)
         ensure_ours(live, child.kind.resource, child.owner, is_known=False)
-        patch = folding_patch(tree, field_manager=self._field_manager, former=self._former)
+        patch = folding_patch(
+            tree,
+            field_manager=self._field_manager,
+            former=self._former,
+            owner_uid=child.owner_uid,
+        )
         if not patch:
             return live
         _log.info("taking over fields that were written another way", object=str(child))

@@ -3,8 +3,8 @@
 
 The API server takes what one manager wrote by an update, or under another name, for somebody
 else's: an apply that leaves such a field out does not remove it. So entries of our own name that
-are no apply, and those of names that we had before, are folded into our apply entry once, as
-client-go's csaupgrade does it.
+are no apply, those of names that we had before, and those of whoever made the child for its owner
+by an update, are folded into our apply entry once, as client-go's csaupgrade does it.
 """
 
 from __future__ import annotations
@@ -29,15 +29,22 @@ _DUPLICATE = "FieldValueDuplicate"
 _INDEX = re.compile(r"\[[^\]]*\]")
 
 
-def folding_patch(live: Tree, *, field_manager: str, former: Collection[str] = ()) -> list[Tree]:
+def folding_patch(
+    live: Tree, *, field_manager: str, former: Collection[str] = (), owner_uid: str = ""
+) -> list[Tree]:
     """Return the JSON patch that makes ours what is ours by right; an empty one if that is so.
 
+    Who wrote by an update the reference to the owner of *owner_uid* together with the rest of
+    the object was an earlier version of this controller, whatever its name.
     It fails with a conflict when somebody has written meanwhile. Entries of subresources are left
     alone. Fields that were written in another version of the API than our entry are given up,
     since their paths may mean something else there.
     """
     metadata = live["metadata"]
-    entries = _folded(managers_of(live), field_manager, {field_manager, *former})
+    names = {field_manager, *former}
+    ours = [e for e in managers_of(live) if e.get("manager") in names or _made_for(e, owner_uid)]
+    mains = [entry for entry in ours if not entry.get("subresource")]
+    entries = _folded(managers_of(live), mains, field_manager)
     if entries is None:
         return []
     return [
@@ -56,10 +63,17 @@ def managers_of(live: Tree) -> Sequence[Tree]:
     return entries
 
 
-def _folded(
-    entries: Sequence[Tree], field_manager: str, names: Collection[str]
-) -> list[Tree] | None:
-    ours = [e for e in entries if e.get("manager") in names and not e.get("subresource")]
+def _made_for(entry: Tree, owner_uid: str) -> bool:
+    """Tell an earlier controller from a person who only handed the object over to its owner."""
+    if not owner_uid or entry.get("operation") != "Update":
+        return False
+    fields = entry.get("fieldsV1") or {}
+    references = fields.get("f:metadata", {}).get("f:ownerReferences", {})
+    key = _ENTRY + encode_sorted({"uid": owner_uid}).decode()
+    return key in references and fields.keys() > {"f:metadata"}
+
+
+def _folded(entries: Sequence[Tree], ours: Sequence[Tree], field_manager: str) -> list[Tree] | None:
     kept = next((e for e in ours if _is_apply_of(e, field_manager)), None)
     if all(entry is kept for entry in ours):
         return None

@@ -28,6 +28,7 @@ _NAMED = {
     duration.PATTERN: "duration",
     duration.NON_NEGATIVE_PATTERN: "duration, not negative",
     quantity.PATTERN: "quantity",
+    quantity.NON_NEGATIVE_PATTERN: "quantity, not negative",
 }
 _NOTE = (
     "A duration is written like `90s`, `5m` or `1h30m`; a quantity like `500m`, `2` or `16Gi`. "

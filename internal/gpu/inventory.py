@@ -25,6 +25,8 @@ AMD_ARCHITECTURE = "gpu.amd.com/gpu-architecture"
 AMD_MODEL = "gpu.amd.com/model"
 OWN_ARCHITECTURE = "flexinfer.ai/gpu.arch"
 
+_MEMORY_DIGITS = 9  # a petabyte, and within the 32 bits of the status
+
 _AMD_FAMILIES = {
     "amd.com/gpu.family.GC_11_0_0": "gfx1100",
     "amd.com/gpu.family.GC_10_3_6": "gfx1036",
@@ -61,13 +63,12 @@ def _amount(text: str | None) -> int:
 
 def _describe(vendor: Vendor, count: int, labels: Mapping[str, str]) -> GPUs:
     if vendor is Vendor.NVIDIA:
-        memory = labels.get(NVIDIA_MEMORY, "")
         return GPUs(
             vendor=vendor,
             count=count,
             architecture=_nvidia_architecture(labels),
             product=labels.get(NVIDIA_PRODUCT, ""),
-            memory_mb=int(memory) if memory.isdecimal() else None,
+            memory_mb=_megabytes(labels.get(NVIDIA_MEMORY, "")),
         )
     return GPUs(
         vendor=vendor,
@@ -75,6 +76,12 @@ def _describe(vendor: Vendor, count: int, labels: Mapping[str, str]) -> GPUs:
         architecture=_amd_architecture(labels),
         product=labels.get(AMD_MODEL, ""),
     )
+
+
+def _megabytes(label: str) -> int | None:
+    """Read a label that anybody may have written: what no GPU has counts as unknown."""
+    is_amount = label.isascii() and label.isdecimal() and len(label) <= _MEMORY_DIGITS
+    return int(label) if is_amount else None
 
 
 def _nvidia_architecture(labels: Mapping[str, str]) -> str:

@@ -23,7 +23,10 @@ WATCH = {"watch": "true"}
 
 
 @pytest.mark.parametrize("bookmarks", [True, False], ids=["bookmarks", "before-a-bookmark"])
-async def test_c15_a_silent_watch_is_given_up_and_resumed(case: Case, bookmarks: bool) -> None:
+async def test_c15_a_silent_watch_is_given_up_and_resumed(
+    case: Case,
+    bookmarks: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
     await case.write([f"a{n}" for n in range(10)], round="0")
     if bookmarks:
         case.proxy.script("GET", case.path(), Forward(lines=(Bookmarks(1.0),)), query=WATCH)

@@ -88,7 +88,7 @@ class Models:
     def condition(self, name: str, type_: str = "Ready") -> Tree:
         """Return a condition that speaks of the present generation."""
         model = self.get("models", name)
-        found: Tree = next(c for c in model["status"]["conditions"] if c["type"] == type_)
+        found: Tree = {c["type"]: c for c in model["status"]["conditions"]}[type_]
         assert found["observedGeneration"] == model["metadata"]["generation"], found
         return found
 

@@ -164,23 +164,36 @@ async def test_cordoned_nodes_take_no_new_pods_and_end_no_service(
         await models.reaches("steady", "NoMatchingNodes", phase="Failed", text="2 cordoned")
 
 
+@pytest.mark.parametrize(
+    ("plural", "number"),
+    [
+        ("services", "spec/ports/0/port"),
+        ("deployments", "spec/template/spec/containers/0/ports/0/containerPort"),
+    ],
+)
 async def test_a_port_that_somebody_changed_is_put_back(
-    models: Any, controller: Run, cpus: Tree
+    models: Any, controller: Run, h100s: Tree, plural: str, number: str
 ) -> None:
-    models.create("ported", models.cpu_spec(cpus))
+    models.create("ported", models.gpu_spec(h100s))
     async with controller():
         await models.reaches("ported", "BackendReady")
-        path = models.path("services", "ported")
+        path = models.path(plural, "ported")
         models.plane.admin.request(
             "PATCH",
             path,
-            body=[{"op": "replace", "path": "/spec/ports/0/port", "value": 9999}],
+            body=[{"op": "replace", "path": f"/{number}", "value": 9999}],
             content_type="application/json-patch+json",
         )
-        await eventually(
-            lambda: [p["port"] for p in models.plane.admin.get(path)["spec"]["ports"]] == [8080]
-        )
+        *way, _, last = number.split("/")
+
+        def ports() -> list[int]:
+            found: Any = models.plane.admin.get(path)
+            for field in way:
+                found = found[int(field) if field.isdecimal() else field]
+            return [port[last] for port in found]
+
+        await eventually(lambda: ports() == [8000])
         models.change("ported", {"litellm": {"aliases": ["x"]}})
         await models.reaches("ported", "BackendReady")
-        models.change("ported", {"litellm": {"aliases": ["y"]}})
-        await models.reaches("ported", "BackendReady")
+        models.change("ported", {"backend": "ollama"})
+        await eventually(lambda: ports() == [11434])

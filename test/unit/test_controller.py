@@ -20,6 +20,7 @@ from flexinfer.envtest.eventually import eventually
 from flexinfer.errors import (
     ConfigurationError,
     ConflictError,
+    ForbiddenError,
     ServerError,
     TerminalError,
     ThrottledError,
@@ -467,6 +468,20 @@ async def test_every_line_of_a_reconcile_carries_its_keys() -> None:
     assert failure["reconcile_id"] != applied["reconcile_id"]
     assert isinstance(failure["exc_info"], ValueError)
     assert "left_over" not in applied
+
+
+@pytest.mark.parametrize(
+    "error", [ForbiddenError("quota"), TransportError("refused"), TerminalError("no"), ValueError()]
+)
+async def test_only_what_is_no_state_of_the_world_is_logged_with_a_traceback(
+    error: Exception,
+) -> None:
+    bench = Bench(Scripted(error))
+    with structlog.testing.capture_logs() as logs:
+        await bench.run_once()
+    (failure,) = [line for line in logs if line["event"] == "reconcile failed"]
+    assert failure["error"] == f"{type(error).__name__}: {error}"
+    assert failure["exc_info"] is (error if isinstance(error, ValueError) else None)
 
 
 def test_impossible_settings_are_refused() -> None:

@@ -157,6 +157,16 @@ def test_a_misfit_is_named_by_its_path() -> None:
     assert caught.value.field == "spec.gpu.count"
 
 
+def test_a_misfit_is_said_in_our_own_words() -> None:
+    spec = BASE | {"serverless": {"idleTimeout": "9999999h"}}
+    stored = decode_object(encode({"metadata": {"name": "m", "namespace": "ns"}, "spec": spec}))
+    with pytest.raises(DecodeError) as caught:
+        Model.decode(stored)
+    assert str(caught.value) == (
+        "Model ns/m: spec.serverless.idleTimeout: a duration is out of range: stay within 2562047h"
+    )
+
+
 def test_the_kind_is_known_by_the_names_users_type() -> None:
     info = custom_resource(Model)
     assert str(info.resource) == "models.ai.flexinfer"

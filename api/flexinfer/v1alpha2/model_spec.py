@@ -11,7 +11,7 @@ from pydantic import Field, StringConstraints
 from flexinfer.crd.markers import PreserveUnknown, Rule
 from flexinfer.meta.duration import NonNegativeDuration
 from flexinfer.meta.object import Model
-from flexinfer.meta.quantity import Quantity
+from flexinfer.meta.quantity import NonNegativeQuantity
 
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915")
 
@@ -23,8 +23,16 @@ LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=_LABEL_VALU
 ServedName = Annotated[str, StringConstraints(min_length=1, max_length=253)]
 ClaimName = Annotated[str, StringConstraints(max_length=253, pattern=_DNS_SUBDOMAIN)]
 ImageName = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^\S+$")]
-ImageDigest = Annotated[str, StringConstraints(max_length=71, pattern=r"^(sha256:)?[a-f0-9]{64}$")]
 Group = Annotated[str, StringConstraints(max_length=63, pattern=_DNS_LABEL)]
+
+_DIGEST = r"^(sha256:)?[a-f0-9]{64}$"
+DIGEST_RULE = Rule(
+    f"self.matches('{_DIGEST}')",
+    "spec.imageDigest must be a SHA-256 digest: 64 digits 0-9 and a-f, with or without 'sha256:' "
+    "in front",
+)
+# Longer than it may be, for the rule to be reached by digests of other kinds.
+ImageDigest = Annotated[str, StringConstraints(max_length=256, pattern=_DIGEST), DIGEST_RULE]
 
 
 class GPUVendor(StrEnum):
@@ -142,7 +150,7 @@ class CacheSpec(Model):
     storage_class: Annotated[str, StringConstraints(max_length=253)] | None = None
     """Storage class of a claim made for the Model; unset, the cluster's default."""
 
-    size: Quantity = Field(default="50Gi", validate_default=True)
+    size: NonNegativeQuantity = Field(default="50Gi", validate_default=True)
     """Size of a claim made for the Model."""
 
     host_path: Annotated[str, StringConstraints(max_length=1024, pattern=r"^/")] = (
@@ -161,7 +169,7 @@ RESOURCE_RULES = tuple(
     for part in ("limits", "requests")
 )
 
-ResourceList = Annotated[dict[str, Quantity], Field(max_length=32)]
+ResourceList = Annotated[dict[str, NonNegativeQuantity], Field(max_length=32)]
 
 
 class ResourceRequirements(Model):

@@ -61,6 +61,14 @@ control-plane: env ## Find, or build once, the control plane's binaries
 test-unit: env ## Run the tests that need no control plane
 	$(BIN)/python -m pytest test/unit $(PYTEST_ARGS)
 
+.PHONY: soak-cases
+soak-cases: env control-plane ## Run the fault cases at their full lengths and counts
+	$(BIN)/python -m pytest -m soak test/faults $(PYTEST_ARGS)
+
+.PHONY: test-mutations
+test-mutations: env control-plane ## Bring faults back one by one and expect their tests to fail
+	$(BIN)/python -m hack.mutations
+
 .PHONY: test-e2e
 test-e2e: env ## Run the end-to-end test on a kind cluster (needs a container engine)
 	$(BIN)/python -m pytest -m e2e test/e2e $(PYTEST_ARGS)

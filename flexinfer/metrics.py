@@ -147,6 +147,7 @@ class RestClientMetrics:
         self._families = _rest_client(registry)
         self._requests: dict[tuple[str, str], Counter] = {}
         self._durations: dict[str, Histogram] = {}
+        self._waits: dict[str, Histogram] = {}
 
     def answered(self, method: str, code: str, seconds: float) -> None:
         """Count one attempt, whose answer began after *seconds*."""
@@ -160,6 +161,13 @@ class RestClientMetrics:
             duration = self._families.duration.labels(method, self._host)
             self._durations[method] = duration
         duration.observe(seconds)
+
+    def waited(self, method: str, seconds: float) -> None:
+        """Count one attempt that waited *seconds* for its turn, most often none."""
+        wait = self._waits.get(method)
+        if wait is None:
+            wait = self._waits[method] = self._families.wait.labels(method, self._host)
+        wait.observe(seconds)
 
 
 class InformerMetrics:
@@ -234,6 +242,13 @@ class _RestClient:
             "rest_client_requests_total",
             "Attempts of HTTP requests, by status code, method and host",
             ["code", "method", "host"],
+            registry=registry,
+        )
+        self.wait = Histogram(
+            "rest_client_rate_limiter_duration_seconds",
+            "Time that an attempt waited for a connection, of which there are only so many",
+            ["verb", "host"],
+            buckets=REQUEST_BUCKETS,
             registry=registry,
         )
         self.duration = Histogram(

@@ -7,9 +7,10 @@ the real ones.
 
 from __future__ import annotations
 
+import itertools
 import time
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import anyio
@@ -21,6 +22,7 @@ from flexinfer.cache.informers import Informers
 from flexinfer.cache.timing import Timing
 from flexinfer.client.auth import StaticCredentials
 from flexinfer.client.direct import DirectClient
+from flexinfer.client.protocol import Patch
 from flexinfer.client.retry import RetryPolicy
 from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
@@ -88,7 +90,7 @@ class Watched:
     registry: CollectorRegistry
     proxy: FaultProxy
     path: str
-    began: float = field(default_factory=time.monotonic)
+    began: float
 
     @property
     def traffic(self) -> Traffic:
@@ -132,6 +134,7 @@ class Case:
         credentials: Credentials | None = None,
         retry: RetryPolicy = RETRY_TENTH,
         max_connections: int = 100,
+        observe_wait: Callable[[str, float], None] | None = None,
     ) -> AsyncIterator[Transport]:
         """Give a transport through the proxy, as administrator unless *credentials* are given."""
         credentials = credentials or StaticCredentials(
@@ -140,7 +143,10 @@ class Case:
             context=client_context(self.proxy.ca_pem),
         )
         async with Transport(
-            credentials, retry=retry, max_connections=max_connections
+            credentials,
+            retry=retry,
+            max_connections=max_connections,
+            observe_wait=observe_wait,
         ) as transport:
             yield transport
 
@@ -162,8 +168,11 @@ class Case:
             async with anyio.create_task_group() as group:
                 await group.start(informers.run)
                 await informer.wait_synced(30)
-                watched = Watched(informer, heard, transport, registry, self.proxy, self.path())
+                watched = Watched(
+                    informer, heard, transport, registry, self.proxy, self.path(), began=0.0
+                )
                 await eventually(watched.is_watching)
+                watched = replace(watched, began=time.monotonic())
                 before = Footprint.take(self.proxy)
                 yield watched
                 self.proxy.heal()
@@ -194,6 +203,21 @@ class Case:
 
         await self._each(apply, names)
 
+    async def touch(self, names: Iterable[str]) -> None:
+        """Change ConfigMaps that are there, in some order, as fast as it goes."""
+        numbers = itertools.count()
+
+        async def patch(client: DirectClient, name: str) -> None:
+            await client.patch(
+                ConfigMap.resource,
+                NamespacedName(self.namespace, name),
+                {"data": {"number": str(next(numbers))}},
+                content_type=Patch.MERGE,
+                field_manager="case",
+            )
+
+        await self._each(patch, names)
+
     async def delete(self, names: Iterable[str]) -> None:
         """Delete ConfigMaps past the proxy, several at a time."""
 
@@ -217,7 +241,13 @@ class Case:
 
     @asynccontextmanager
     async def managing(
-        self, *, timing: Timing = TENTH, request_timeout: float = 3.0, workers: int = 1
+        self,
+        *,
+        credentials: Credentials | None = None,
+        timing: Timing = TENTH,
+        request_timeout: float = 3.0,
+        cache_sync_timeout: float = 60.0,
+        workers: int = 1,
     ) -> AsyncIterator[Manager]:
         """Give a manager behind the proxy, to be run with `running`."""
         options = ManagerOptions(
@@ -227,9 +257,10 @@ class Case:
             controller=ControllerOptions(workers=workers),
             timing=timing,
             request_timeout=request_timeout,
+            cache_sync_timeout=cache_sync_timeout,
             signals=(),
         )
-        async with self.transport() as transport:
+        async with self.transport(credentials=credentials) as transport:
             yield Manager(transport, options=options, registry=CollectorRegistry())
 
 

@@ -82,6 +82,7 @@ class Informer:
         self._handlers: tuple[EventHandler, ...] = ()
         self._burst = log.Burst(self._timing.clock)
         self._missing: set[NamespacedName] = set()
+        self._went_back = False
         self._synced = anyio.Event()
         self._is_running = False
         self._reflector = Reflector(
@@ -214,8 +215,9 @@ class Informer:
 
     # What the reflector reports
 
-    def begin_list(self) -> None:
+    def begin_list(self, *, went_back: bool) -> None:
         """Note what is known, to find out what the list lacks."""
+        self._went_back = went_back
         self._missing = {item.meta.key for item in self._own.known_items()}
 
     def listed(self, item: StoredObject) -> None:
@@ -227,6 +229,7 @@ class Informer:
     def end_list(self, resource_version: str, *, is_whole: bool) -> Iterator[None]:
         """Drop what the list lacked, one object a step."""
         missing, self._missing = self._missing, set()
+        self._went_back = False
         for key in missing if is_whole else ():
             last = self._own.known(key)
             self._own.vanish(key)
@@ -254,7 +257,14 @@ class Informer:
 
     def _observe(self, key: NamespacedName, item: StoredObject) -> None:
         old = self._own.known(key)
-        events = changes(old, item, is_initial=not self.has_synced)
+        if self._went_back and old is not None:
+            # Versions are given out again, so the same one may stand for another state.
+            events: tuple[Event, ...] = (
+                DeleteEvent(old, final_state_unknown=True),
+                CreateEvent(item),
+            )
+        else:
+            events = changes(old, item, is_initial=not self.has_synced)
         if not events:
             return
         self._own.observe(key, item)

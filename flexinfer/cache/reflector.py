@@ -2,8 +2,9 @@
 """LIST, then WATCH from where the list ended, for as long as the process lives.
 
 The resourceVersion of the last event is kept over every failure except those that say it is of
-no use any more (410, a kind that is gone); then everything is listed again, and what is missing
-from the list is reported as gone. Lists are always consistent ones: resourceVersion unset.
+no use any more (410, a kind that is gone, two watches in a row that told nothing at all); then
+everything is listed again, and what is missing from the list is reported as gone. Lists are
+always consistent ones: resourceVersion unset.
 
 A line that cannot be read, or is too long, is skipped and counted. It may have been any object's
 last event, so when that watch ends, a list fills the hole.
@@ -16,6 +17,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
 from flexinfer import log
+from flexinfer.cache.own_writes import compare
 from flexinfer.cache.timing import Backoff, TimeSlice
 from flexinfer.cache.trouble import (
     ShortWatchError,
@@ -25,7 +27,14 @@ from flexinfer.cache.trouble import (
     reason,
     voids_position,
 )
-from flexinfer.errors import ApiError, DecodeError, ExpiredError, FlexInferError, TransportError
+from flexinfer.errors import (
+    ApiError,
+    DeadlineError,
+    DecodeError,
+    ExpiredError,
+    FlexInferError,
+    TransportError,
+)
 from flexinfer.meta.envelope import decode_event, decode_list
 
 if TYPE_CHECKING:
@@ -86,8 +95,11 @@ class ListWatchTransport(Protocol):
 class Sink(Protocol):
     """Be told what the server holds."""
 
-    def begin_list(self) -> None:
-        """Hear that a list begins, maybe anew after one that was broken off."""
+    def begin_list(self, *, went_back: bool) -> None:
+        """Hear that a list begins, maybe anew after one that was broken off.
+
+        With *went_back* the server has an earlier state than it had: all it says is news.
+        """
 
     def listed(self, item: StoredObject) -> None:
         """Take one object of the list."""
@@ -138,6 +150,10 @@ class Reflector:
         self._watch_reason = ""
         self._relisted_at_once = False
         self._has_hole = False
+        self._has_bookmarks = False
+        self._patience = timing.idle_timeout
+        self._silences = 0
+        self._left_at = ""
 
     async def run(self) -> None:
         """List and watch until cancelled.
@@ -157,10 +173,11 @@ class Reflector:
 
     async def _list(self) -> None:
         started = self._timing.clock()
-        self._sink.begin_list()
         token, items, unreadable = "", 0, 0
         while True:
             page = await self._get_page(token)
+            if not token:
+                self._sink.begin_list(went_back=compare(page.resource_version, self._left_at) == -1)
             for item in page.items:
                 await self._slice.pause_if_over()
                 if _is_readable(item):
@@ -218,21 +235,24 @@ class Reflector:
         }
         if self._watch_reason:
             self._metrics.watch_restarted(self._watch_reason)
+        was_open = False
         try:
-            # Whether bookmarks come is the server's choice: until one did, silence says nothing
-            # before the watch is over.
             opened = self._transport.stream(
                 self._selection.path,
                 params=params,
-                idle_timeout=seconds + timing.idle_grace,
+                idle_timeout=min(self._patience, seconds + timing.idle_grace),
                 open_timeout=timing.open_timeout,
             )
             async with opened as lines:
-                self.trouble = None
-                await self._read(lines)
+                was_open, self.trouble = True, None
+                await self._read_patiently(lines)
         finally:
             is_short = timing.clock() - started < timing.short_watch
             told_nothing = self._has_hole or self._revision == start_revision
+            if was_open and not (is_short and told_nothing):
+                # However it ended, it was of use: a connection that is cut each minute is no
+                # reason to be deaf for the next one.
+                self._backoff.reset()
             if not is_short:
                 self._relisted_at_once = False
             if self._has_hole:
@@ -240,6 +260,21 @@ class Reflector:
         self._watch_reason = "closed"
         if is_short and told_nothing:
             raise ShortWatchError("the server closed the watch at once")
+
+    async def _read_patiently(self, lines: LineSource) -> None:
+        try:
+            await self._read(lines)
+        except DeadlineError:
+            # Whether bookmarks come is the server's choice. While none ever did, silence may be
+            # no sign of anything, so the next stream is given longer, up to its whole time.
+            if not self._has_bookmarks:
+                self._patience *= 2
+            self._silences += 1
+            if self._silences > 1:
+                # One dead connection is no reason to list. But a server that was restored from a
+                # backup says nothing, without an error, to a watch that begins in its future.
+                self._must_list("silent")
+            raise
 
     async def _read(self, lines: LineSource) -> None:
         while batch := await lines.batch():
@@ -255,7 +290,8 @@ class Reflector:
                     if event_type:
                         self._metrics.event(event_type).inc(count)
             if "BOOKMARK" in counts:
-                lines.idle_timeout = self._timing.idle_timeout
+                self._has_bookmarks = True
+                self._patience = lines.idle_timeout = self._timing.idle_timeout
             self._heard()
 
     def _take(self, line: Line) -> str:
@@ -313,10 +349,11 @@ class Reflector:
 
     def _must_list(self, why: str) -> None:
         if self._revision:
-            self._revision = ""
+            self._left_at, self._revision = self._revision, ""
             self._list_reason = why
 
     def _heard(self) -> None:
+        self._silences = 0
         self.heard_at = self._timing.clock()
         self.trouble = None
         self._metrics.last_event.set(time.time())

@@ -33,14 +33,13 @@ class Timing:
     watch_timeout: float = 300.0
     """A watch lasts between this and twice this."""
     idle_timeout: float = 90.0
-    """Silence after which a stream that has sent a bookmark is taken for dead."""
+    """Silence after which a stream is taken for dead; doubled each time while no bookmark came."""
     idle_grace: float = 5.0
-    """How much longer than its own timeout a stream without bookmarks may be silent."""
+    """How much longer than its own timeout a stream may be silent at most."""
     short_watch: float = 1.0
     """A watch that ends sooner, and told nothing, counts as a failure."""
     backoff_first: float = 0.8
     backoff_most: float = 30.0
-    backoff_reset: float = 120.0
     open_timeout: float = 30.0
     """Time that the server has to begin a watch."""
     stale_after: float = 120.0
@@ -69,7 +68,7 @@ class Timing:
 
 
 class Backoff:
-    """Double the wait with each failure, spread it, and start over after a healthy while.
+    """Double the wait with each failure in a row, and spread it.
 
     Each wait is stretched by up to its own length, so that informers cut off together do not
     come back together.
@@ -78,20 +77,18 @@ class Backoff:
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
         self._failures = 0
-        self._resumed = float("-inf")
+
+    def reset(self) -> None:
+        """Start over, after something worked."""
+        self._failures = 0
 
     def next_delay(self, *, at_least: float = 0.0) -> float:
         """Return how long to wait before the next attempt, in seconds."""
         timing = self._timing
-        now = timing.clock()
-        if now - self._resumed >= timing.backoff_reset:
-            self._failures = 0
         # The exponent is bounded because 2.0**1024 overflows.
         base = min(timing.backoff_first * 2.0 ** min(self._failures, 32), timing.backoff_most)
         self._failures += 1
-        delay = max(base, at_least) + base * timing.random()
-        self._resumed = now + delay
-        return delay
+        return max(base, at_least) + base * timing.random()
 
 
 class TimeSlice:

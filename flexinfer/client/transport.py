@@ -11,9 +11,10 @@ What happens inside one call, all of it within its deadline:
 | anything else that is no success | raises its error |
 
 A call can be repeated when its method is idempotent or when it is a server-side apply; a POST or
-another PATCH never is. Watches have a pool of their own, so that any number of them leaves the
-requests their connections. Neither bodies nor tokens are logged or put into errors. The way leads
-through a proxy when the credentials or the environment name one (see `proxy`).
+another PATCH never is. Nor is a watch: whoever watches comes back by himself. Watches have a pool
+of their own, so that any number of them leaves the requests their connections. Neither bodies nor
+tokens are logged or put into errors. The way leads through a proxy when the credentials or the
+environment name one (see `proxy`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import math
 import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
@@ -73,17 +75,19 @@ class Transport:
     """Speak to one API server; use as an async context manager, in one event loop.
 
     While it is open it runs `keep` of its credentials, in a task of its own. *observe* is called
-    once per try. *max_connections* bounds the requests at one time: further ones wait for a
-    connection within their deadline. *sleep* is how the transport waits between tries. Raises
-    ConfigurationError for a proxy that cannot be used.
+    once per try, *observe_wait* once per try of a request with its method and the seconds that it
+    waited for a connection. *max_connections* bounds the requests at one time: further ones wait
+    for a connection within their deadline. *sleep* is how the transport waits between tries.
+    Raises ConfigurationError for a proxy that cannot be used.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one place, the rest optional and by keyword
         self,
         credentials: Credentials,
         *,
         user_agent: str = "",
         observe: RequestObserver | None = None,
+        observe_wait: Callable[[str, float], None] | None = None,
         retry: RetryPolicy | None = None,
         max_connections: int = 100,
         sleep: Callable[[float], Awaitable[object]] = anyio.sleep,
@@ -96,6 +100,7 @@ class Transport:
         self._proxy = proxy_for(credentials.server, configured=credentials.proxy_url)
         self._user_agent = user_agent or default_user_agent()
         self._observe = observe
+        self._observe_wait = observe_wait
         self._retry = retry or RetryPolicy()
         # A semaphore of our own: closing aiohttp's connector cancels those who wait inside it.
         self._slots = anyio.Semaphore(max_connections, fast_acquire=True)
@@ -197,13 +202,14 @@ class Transport:
                 response.content, str(call), idle_timeout=idle_timeout, splitter=splitter
             )
         finally:
-            response.close()
+            exchange.drop(response)
 
     async def _open(
         self, call: Call, retry: RetryPolicy | None, seconds: float
     ) -> aiohttp.ClientResponse:
+        policy = replace(retry or self._retry, resets=0)
         with anyio.move_on_after(seconds):
-            return await self._persist(call, retry, self._begin)
+            return await self._persist(call, policy, self._begin)
         raise DeadlineError(f"{call}: not open within {seconds:g} s")
 
     async def _persist(
@@ -247,7 +253,10 @@ class Transport:
         await self._sleep(seconds)
 
     async def _fetch(self, call: Call, authorization: Authorization) -> bytes:
+        started = time.monotonic()
         async with self._slots:
+            if self._observe_wait is not None:
+                self._observe_wait(call.method, time.monotonic() - started)
             response = await self._try(call, authorization, self._requests)
             return await exchange.read(call, response)
 

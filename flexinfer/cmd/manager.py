@@ -154,7 +154,10 @@ async def _run(flags: Flags) -> None:
     election = _election(flags, credentials)
     leadership = None if election is None else Leadership(election, partial(_own, flags, election))
     async with Transport(
-        credentials, user_agent=_user_agent(election), observe=metrics.answered
+        credentials,
+        user_agent=_user_agent(election),
+        observe=metrics.answered,
+        observe_wait=metrics.waited,
     ) as transport:
         process = Manager(transport, options=options, leadership=leadership)
         set_up(process)

@@ -194,11 +194,11 @@ class SimulatedApi:
             watch.is_closed = True
         self._wake()
 
-    def cut(self) -> None:
+    def cut(self, error: TransportError | None = None) -> None:
         """End every open watch as a lost connection does; what was not read is lost."""
         for watch in self.watches:
             watch.lines.clear()
-            watch.end = TransportError("cut")
+            watch.end = error or TransportError("cut")
         self._wake()
 
     def compact(self) -> None:

@@ -102,6 +102,7 @@ class Connection:
         self._pumping = anyio.CancelScope()
         self._pumped = anyio.Event()
         self.is_gone = False
+        self._is_silent = False
 
     async def receive(self) -> Received:
         """Return the next request, waiting for it."""
@@ -170,6 +171,7 @@ class Connection:
             with anyio.move_on_after(_CLOSE_SECONDS):
                 await self._tls.aclose()
         else:
+            self._is_silent = isinstance(ending, Hang)
             await rupture(self._raw, ending)
 
     async def pump(self) -> None:
@@ -181,6 +183,9 @@ class Connection:
                     self._news.set()
                     self._news = anyio.Event()
         except GONE:
+            if self._is_silent:
+                # A dead peer does not answer the end of TLS either; only that of TCP ends us.
+                await _read_to_end(self._raw)
             self.is_gone = True
         finally:
             self._pumped.set()
@@ -212,18 +217,22 @@ async def refuse(raw: SocketStream, ending: Rupture) -> None:
     """End a connection before TLS; when nothing is said, until the client ends it."""
     try:
         async with anyio.create_task_group() as group:
-            group.start_soon(_read_to_end, raw, group.cancel_scope)
-            await rupture(raw, ending)
+
+            async def end() -> None:
+                await rupture(raw, ending)
+                group.cancel_scope.cancel()
+
+            group.start_soon(end)
+            await _read_to_end(raw)
             group.cancel_scope.cancel()
     finally:
         await anyio.aclose_forcefully(raw)
 
 
-async def _read_to_end(raw: SocketStream, scope: anyio.CancelScope) -> None:
+async def _read_to_end(raw: SocketStream) -> None:
     with contextlib.suppress(*GONE):
         while True:
             await raw.receive()
-    scope.cancel()
 
 
 async def serve_connection(

@@ -31,4 +31,6 @@ def case(fault_plane: ControlPlane) -> Iterator[Case]:
     fault_plane.admin.create("/api/v1/namespaces", body)
     with FaultProxy.start(fault_plane) as proxy:
         yield Case(fault_plane, proxy, name)
+    # Nobody here deletes what is in a namespace, and later managers would look at it.
+    fault_plane.admin.delete(f"/api/v1/namespaces/{name}/configmaps")
     fault_plane.admin.delete(f"/api/v1/namespaces/{name}")

@@ -66,7 +66,7 @@ class Bench:
         )
 
     def sync(self, *items: StoredObject) -> None:
-        self.informer.begin_list()
+        self.informer.begin_list(went_back=False)
         for item in items:
             self.informer.listed(item)
         list(self.informer.end_list("1", is_whole=True))

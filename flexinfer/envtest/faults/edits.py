@@ -86,7 +86,7 @@ class WatchEditor:
             group.start_soon(_take_in, lines, inlet, seconds)
             async with outlet:
                 async for due, line in outlet:
-                    await anyio.sleep(due - time.monotonic())
+                    await anyio.sleep(max(0.0, due - time.monotonic()))
                     await self._pass(line)
 
     async def _pass(self, line: bytes) -> None:
@@ -133,10 +133,17 @@ async def _take_in(
 
 
 def _concerns(edit: Drop | Rewrite | CutInside, event: Tree) -> bool:
-    name = event.get("object", {}).get("metadata", {}).get("name", "")
+    name = _metadata(event).get("name", "")
     return edit.type in {"", event.get("type")} and edit.name in {"", name}
 
 
 def _version(event: Tree) -> str:
-    version: str = event.get("object", {}).get("metadata", {}).get("resourceVersion", "")
+    version: str = _metadata(event).get("resourceVersion", "")
     return version
+
+
+def _metadata(event: Tree) -> Tree:
+    """Return the metadata of an event's object; empty when an edit left none."""
+    item = event.get("object")
+    metadata = item.get("metadata") if isinstance(item, dict) else None
+    return metadata if isinstance(metadata, dict) else {}

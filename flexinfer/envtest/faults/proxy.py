@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import tempfile
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import aiohttp
 import anyio
@@ -25,12 +27,16 @@ from flexinfer.meta.envelope import encode
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
 
+    from aiohappyeyeballs import AddrInfoType
     from anyio.abc import SocketStream
     from anyio.from_thread import BlockingPortal
 
     from flexinfer.envtest.faults.forward import FaultAction
     from flexinfer.envtest.script import Rupture
     from flexinfer.meta.envelope import Tree
+
+
+_CLOSE_SECONDS = 5.0
 
 
 class Server(Protocol):
@@ -106,8 +112,14 @@ class FaultProxy:
         ):
             proxy._relay = Relay(server.url, session, proxy._recorder)
             connections.start_soon(listener.serve, connected)
-            yield proxy
+            failure = None
+            try:
+                yield proxy
+            except Exception as error:  # noqa: BLE001 - raised again outside the group
+                failure = error
             connections.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
 
     @property
     def traffic(self) -> Traffic:
@@ -171,14 +183,32 @@ class FaultProxy:
         return len(editors)
 
 
-def _open_session(ca_file: Path) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
+@asynccontextmanager
+async def _open_session(ca_file: Path) -> AsyncIterator[aiohttp.ClientSession]:
+    """Open what asks the real server, and wait at the end until its sockets are closed.
+
+    aiohttp lets those that were given up in the middle of a request end TLS in the background.
+    """
+    sockets: WeakSet[socket.socket] = WeakSet()
+
+    def connect(address: AddrInfoType) -> socket.socket:
+        made = socket.socket(*address[:3])
+        sockets.add(made)
+        return made
+
+    async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
-            limit=0, ssl=ssl.create_default_context(cafile=str(ca_file))
+            limit=0,
+            ssl=ssl.create_default_context(cafile=str(ca_file)),
+            socket_factory=connect,
         ),
         timeout=aiohttp.ClientTimeout(total=None),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
         read_bufsize=1 << 20,
-    )
+    ) as session:
+        yield session
+    with anyio.move_on_after(_CLOSE_SECONDS):
+        while any(made.fileno() >= 0 for made in sockets):  # noqa: ASYNC110 - no event tells
+            await anyio.sleep(0.01)

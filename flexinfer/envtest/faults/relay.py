@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlencode
 
@@ -134,14 +134,24 @@ class Relay:
         await connection.send(body[: action.cut_after])
         return action.then
 
-    def _ask(self, request: Received, target: str) -> aiohttp.client._RequestContextManager:
-        return self._session.request(
+    @asynccontextmanager
+    async def _ask(self, request: Received, target: str) -> AsyncIterator[aiohttp.ClientResponse]:
+        response = await self._session.request(
             request.method,
             URL(f"{self._upstream}{target}", encoded=True),
             headers={k: v for k, v in request.headers.items() if k not in _OF_ONE_HOP},
             data=request.body or None,
             allow_redirects=False,
         )
+        try:
+            yield response
+        finally:
+            # None once the answer is read to its end. Else an orderly end of TLS would go on
+            # after the proxy is gone.
+            connection = response.connection
+            if connection is not None and connection.transport is not None:
+                connection.transport.abort()
+            response.close()
 
     async def _watch(
         self,

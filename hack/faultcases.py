@@ -11,6 +11,7 @@ import itertools
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import TYPE_CHECKING, ClassVar
 
 import anyio
@@ -106,7 +107,8 @@ class Watched:
 
     def is_watching(self) -> bool:
         """Tell whether a watch is open."""
-        return any(exchange.is_open for exchange in self.proxy.traffic.watches(self.path))
+        watches = self.proxy.traffic.watches(self.path)
+        return any(exchange.is_open and exchange.status == HTTPStatus.OK for exchange in watches)
 
     def metric(self, name: str, **labels: str) -> float:
         """Return one of the informer's numbers, 0 when it was never counted."""

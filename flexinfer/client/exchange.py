@@ -130,17 +130,6 @@ async def read(call: Call, response: aiohttp.ClientResponse) -> bytes:
         raise TransportError(f"{call}: answer cut: {cause(error)}") from error
 
 
-def drop(response: aiohttp.ClientResponse) -> None:
-    """Give up an answer; a connection that it still occupies is gone at once.
-
-    An orderly end of TLS waits for the peer's, half a minute if that one is dead.
-    """
-    transport = response.connection.transport if response.connection is not None else None
-    response.close()
-    if transport is not None:
-        transport.abort()
-
-
 def is_success(response: aiohttp.ClientResponse) -> bool:
     """Tell whether the server did what it was asked."""
     return HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES

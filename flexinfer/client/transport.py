@@ -202,7 +202,7 @@ class Transport:
                 response.content, str(call), idle_timeout=idle_timeout, splitter=splitter
             )
         finally:
-            exchange.drop(response)
+            response.close()
 
     async def _open(
         self, call: Call, retry: RetryPolicy | None, seconds: float

@@ -14,7 +14,8 @@
 | the scheduler finds no place | Pending | Unschedulable |
 | pods start | Pending, then Loading | StartingBackend |
 
-The first line that fits decides; a missing claim comes before Idle, since waking would fail.
+The first line that fits decides; a missing claim comes before Idle, since waking would fail, and
+before Ready while pods serve an earlier spec.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def judge(meta: ObjectMeta, observed: Observed) -> Verdict:
         return _blocked(meta, decision, observed)
     if problem is not None:
         return Verdict(Phase.FAILED, problem.reason, problem.message)
-    verdict = _judge_plan(decision, observed)
+    verdict = _judge_plan(meta, decision, observed)
     extra = [] if verdict.reason is Reason.CACHE_NOT_READY else list(_claim_notes(observed))
     text = _join(verdict.message, _pause(observed.deployment), *extra, *decision.notes)
     return Verdict(verdict.phase, verdict.reason, text)
@@ -98,15 +99,20 @@ def _blocked(meta: ObjectMeta, blocked: Blocked, observed: Observed) -> Verdict:
     """Let pods that already run this very spec go on serving when nodes were taken away."""
     deployment = observed.deployment
     if deployment is not None and not blocked.concerns_spec:
-        generation = deployment.metadata.annotations.get(names.GENERATION_ANNOTATION)
         ready = deployment.status.ready_replicas
-        if generation == str(meta.generation) and ready:
+        if ready and _is_of(meta, deployment):
             text = f"{_count(ready, deployment.spec.replicas)}; new pods have no place: "
             return Verdict(Phase.READY, Reason.BACKEND_READY, text + blocked.message)
     return Verdict(Phase.FAILED, blocked.reason, blocked.message)
 
 
-def _judge_plan(plan: Plan, observed: Observed) -> Verdict:
+def _is_of(meta: ObjectMeta, deployment: Deployment) -> bool:
+    """Tell whether the Deployment was applied for this very spec."""
+    generation = deployment.metadata.annotations.get(names.GENERATION_ANNOTATION)
+    return generation == str(meta.generation)
+
+
+def _judge_plan(meta: ObjectMeta, plan: Plan, observed: Observed) -> Verdict:
     deployment = observed.deployment
     ready = deployment.status.ready_replicas if deployment else 0
     is_missing = bool(plan.claim) and observed.claim is None
@@ -115,12 +121,13 @@ def _judge_plan(plan: Plan, observed: Observed) -> Verdict:
         return Verdict(Phase.IDLE, Reason.WAITING_FOR_ACTIVATION, text)
     pods = living(observed.pods)
     found = troubles(pods)
-    if deployment and ready:
-        lacks = (_replica_failure(deployment), _earlier(deployment), *(t.text for t in found))
-        text = _join(_count(ready, plan.replicas), *lacks)
+    claim = "" if is_bound(observed.claim) or not plan.claim else unbound(plan, observed.claim)
+    if deployment and ready and (_is_of(meta, deployment) or not is_missing):
+        lacks = (claim, _replica_failure(deployment), _earlier(deployment))
+        text = _join(_count(ready, plan.replicas), *lacks, *(trouble.text for trouble in found))
         return Verdict(Phase.READY, Reason.BACKEND_READY, text)
-    if plan.claim and not is_bound(observed.claim):
-        text = _join(unbound(plan, observed.claim), *(trouble.text for trouble in found))
+    if claim:
+        text = _join(claim, *(trouble.text for trouble in found))
         return Verdict(Phase.PENDING, Reason.CACHE_NOT_READY, text)
     if failure := _replica_failure(deployment):
         return Verdict(Phase.FAILED, Reason.REPLICA_FAILURE, failure)

@@ -81,6 +81,19 @@ REFUSED = {
         "spec.cache.pvcName needs spec.cache.strategy SharedPVC",
     ),
     "an unknown strategy": ({"cache": {"strategy": "Disk"}}, "spec.cache.strategy"),
+    "a toleration of nothing": (
+        {"tolerations": [{"effect": "NoSchedule"}]},
+        "spec.tolerations needs a key, unless its operator is Exists",
+    ),
+    "a toleration of any value but one": (
+        {"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]},
+        "remove value or use operator Equal",
+    ),
+    "seconds without eviction": (
+        {"tolerations": [{"key": "a", "effect": "NoSchedule", "tolerationSeconds": 5}]},
+        "set that effect or remove tolerationSeconds",
+    ),
+    "two aliases in one": ({"litellm": {"aliases": ["a,b"]}}, "spec.litellm.aliases[0]"),
     "a wrong type": ({"serverless": {"minReplicas": "two"}}, "spec.serverless.minReplicas"),
     "a duration that is none": (
         {"serverless": {"idleTimeout": "5d"}},
@@ -258,8 +271,8 @@ async def test_models_from_before_a_stricter_crd_say_what_is_wrong(
         for name in ("older", "oldest"):
             model = await models.reaches(name, "WaitingForActivation", phase="Idle")
             assert "gpu" not in model["status"]
-        models.change("many", {"gpu": {"count": None, "vendor": "cpu"}})
-        await models.reaches("many", "StartingBackend")
+        models.change("many", {"gpu": {"count": None, "vendor": "cpu"}, "serverless": None})
+        await models.reaches("many", "WaitingForActivation", phase="Idle")
 
 
 @contextmanager

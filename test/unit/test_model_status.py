@@ -49,9 +49,14 @@ def plan(replicas: int = 1, **spec: object) -> Plan:
 
 
 def deployment(
-    ready: int = 0, wanted: int = 1, *, paused: bool = False, **more: object
+    ready: int = 0,
+    wanted: int = 1,
+    *,
+    paused: bool = False,
+    generation: int = 3,
+    **more: object,
 ) -> Deployment:
-    metadata = {"name": "m", "annotations": {names.GENERATION_ANNOTATION: "3"}}
+    metadata = {"name": "m", "annotations": {names.GENERATION_ANNOTATION: str(generation)}}
     return Deployment.model_validate(
         {
             "metadata": meta_from(metadata),
@@ -209,6 +214,21 @@ def test_what_keeps_a_change_from_taking_effect_is_said(live: Deployment, words:
     message = verdict(Observed(decision=plan(2), deployment=live))[2]
     assert message.startswith(f"{live.status.ready_replicas} of 2 replicas are ready; ")
     assert words in message
+
+
+def test_a_missing_claim_is_said_whatever_serves() -> None:
+    mounts = plan(source="pvc://weights/m.gguf")
+    missing = "PersistentVolumeClaim weights does not exist"
+    phase, reason, message = verdict(Observed(decision=mounts, deployment=deployment(1)))
+    assert (phase, reason) == (Phase.READY, Reason.BACKEND_READY)
+    assert message.startswith(f"1 of 1 replicas are ready; {missing}")
+    earlier = deployment(1, generation=2)
+    phase, reason, message = verdict(Observed(decision=mounts, deployment=earlier))
+    assert (phase, reason) == (Phase.PENDING, Reason.CACHE_NOT_READY)
+    assert message.startswith(missing)
+    pending = Observed(decision=mounts, claim=claim("Pending"), deployment=earlier)
+    assert verdict(pending)[1] is Reason.BACKEND_READY
+    assert "is not bound to a volume (phase Pending)" in verdict(pending)[2]
 
 
 def test_a_rollout_that_is_done_is_not_spoken_of() -> None:

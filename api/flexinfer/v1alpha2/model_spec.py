@@ -20,7 +20,7 @@ _DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 
 LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=_LABEL_VALUE)]
-ServedName = Annotated[str, StringConstraints(min_length=1, max_length=253)]
+ServedName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"^[^,]*$")]
 ClaimName = Annotated[str, StringConstraints(max_length=253, pattern=_DNS_SUBDOMAIN)]
 ImageName = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^\S+$")]
 Group = Annotated[str, StringConstraints(max_length=63, pattern=_DNS_LABEL)]
@@ -201,6 +201,24 @@ class Toleration(Model):
     """How long a NoExecute taint is tolerated; unset means for ever."""
 
 
+TOLERATION_RULES = (
+    Rule(
+        "(has(self.key) && self.key != '') || (has(self.operator) && self.operator == 'Exists')",
+        "a toleration in spec.tolerations needs a key, unless its operator is Exists",
+    ),
+    Rule(
+        "!has(self.operator) || self.operator != 'Exists' || !has(self.value) || self.value == ''",
+        "a toleration in spec.tolerations with operator Exists takes any value; "
+        "remove value or use operator Equal",
+    ),
+    Rule(
+        "!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')",
+        "tolerationSeconds in spec.tolerations needs effect NoExecute; "
+        "set that effect or remove tolerationSeconds",
+    ),
+)
+
+
 class LiteLLMSpec(Model):
     """Say under which names clients reach the Model."""
 
@@ -287,7 +305,9 @@ class ModelSpec(Model):
     node_selector: dict[str, LabelValue] = Field(default_factory=dict, max_length=32)
     """Labels that a node must have to run the Model."""
 
-    tolerations: tuple[Toleration, ...] = Field(default=(), max_length=16)
+    tolerations: tuple[Annotated[Toleration, *TOLERATION_RULES], ...] = Field(
+        default=(), max_length=16
+    )
     """Taints that replicas accept, beside `dedicated=gpu:NoSchedule`, which every replica with
     GPUs accepts."""
 

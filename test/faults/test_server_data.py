@@ -93,6 +93,7 @@ async def test_c40_null_where_a_list_was_expected_does_not_harm_an_informer(case
         async with anyio.create_task_group() as group:
             await group.start(informers.run)
             await informers.wait_synced(30)
+            await eventually(lambda: open_watches(case) == 2)
             before = Footprint.take(case.proxy)
             found = nodes.get(NamespacedName("", name))
             assert found is not None
@@ -109,6 +110,10 @@ async def test_c40_null_where_a_list_was_expected_does_not_harm_an_informer(case
             await case.leaves_nothing(before)
             group.cancel_scope.cancel()
     admin.delete(f"/apis/storage.k8s.io/v1/csinodes/{name}")
+
+
+def open_watches(case: Case) -> int:
+    return sum(exchange.is_open for exchange in case.proxy.traffic.watches())
 
 
 def labelled(value: str) -> Tree:

@@ -15,6 +15,7 @@ CLUSTER ?= local
 SAMPLES ?=
 ONCE ?=
 PYTEST_ARGS ?=
+SOAK ?=
 KIND_VERSION := v0.33.0
 KUBECTL := $(BIN)/kubectl
 
@@ -103,6 +104,10 @@ lock: env ## Lock the requirements anew, with hashes
 .PHONY: bench
 bench: env control-plane ## Measure informer sync; writes bench-results.json
 	$(BIN)/python -m hack.bench
+
+.PHONY: soak
+soak: env control-plane ## Break things for 10 minutes and see all heal (SOAK="--minutes 30")
+	$(BIN)/python -m hack.soak $(SOAK)
 
 ##@ Cluster (the current kubectl context)
 

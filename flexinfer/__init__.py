@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from flexinfer.reconcile import Reconciler as Reconciler
     from flexinfer.reconcile import Request as Request
     from flexinfer.reconcile import Result as Result
+    from flexinfer.recorder import EventRecorder as EventRecorder
+    from flexinfer.recorder import EventType as EventType
 
 _HOME = {
     "Applied": "flexinfer.apply",
@@ -46,6 +48,8 @@ _HOME = {
     "Condition": "flexinfer.meta.condition",
     "Controller": "flexinfer.controller",
     "ControllerOptions": "flexinfer.controller",
+    "EventRecorder": "flexinfer.recorder",
+    "EventType": "flexinfer.recorder",
     "FlexInferError": "flexinfer.errors",
     "Manager": "flexinfer.manager",
     "ManagerOptions": "flexinfer.manager",

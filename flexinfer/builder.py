@@ -17,13 +17,14 @@ import inspect
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from flexinfer.controller import Controller, ControllerOptions
+from flexinfer.controller import Controller
 from flexinfer.errors import ConfigurationError
 from flexinfer.handler import enqueue_mapped, enqueue_owner, enqueue_self
 from flexinfer.source import Source
 from flexinfer.workqueue import WorkQueue
 
 if TYPE_CHECKING:
+    from flexinfer.controller import ControllerOptions
     from flexinfer.handler import Handler, MapFunction
     from flexinfer.manager import Manager
     from flexinfer.meta.object import Object
@@ -132,7 +133,8 @@ class Builder:
 
         Raises ConfigurationError for impossible settings.
         """
-        options = ControllerOptions(
+        options = replace(
+            self.options,
             workers=self.options.workers if workers is None else workers,
             reconcile_timeout=(
                 self.options.reconcile_timeout if reconcile_timeout is None else reconcile_timeout
@@ -180,9 +182,11 @@ class Builder:
     def _handler(self, watch: _Watch) -> Handler:
         if watch.map_to is not None:
             return enqueue_mapped(watch.map_to)
-        return enqueue_owner(self.kind.resource, is_current_uid=self._is_current_uid)
+        owners = self.manager.informers.informer(self.kind.resource)
 
-    def _is_current_uid(self, owner: Request, uid: str) -> bool:
-        """Say yes also for an owner that is not cached: its own event follows, or it is gone."""
-        stored = self.manager.informers.informer(self.kind.resource).get(owner)
-        return stored is None or stored.meta.uid == uid
+        def is_current_uid(owner: Request, uid: str) -> bool:
+            """Say yes also for an owner that is not cached: its event follows, or it is gone."""
+            stored = owners.get(owner)
+            return stored is None or stored.meta.uid == uid
+
+        return enqueue_owner(self.kind.resource, is_current_uid=is_current_uid)

@@ -9,7 +9,8 @@ FlexInferError
 ├── DecodeError               bytes or an object do not fit their model: correct the object
 ├── CacheNotSyncedError       read before the informer had its first list: wait
 ├── TransportError            no answer came: try again with backoff
-│   └── DeadlineError         the answer did not come in time
+│   ├── DeadlineError         the answer did not come in time
+│   └── CredentialError       no credential could be got: the message says what to mend
 └── ApiError                  the API server answered, and said no
     ├── BadRequestError       400  correct the request
     ├── UnauthorizedError     401  the credential is not accepted (it was already reloaded once)
@@ -69,6 +70,10 @@ class TransportError(FlexInferError):
 
 class DeadlineError(TransportError):
     """Report that the answer did not come within the deadline of the call."""
+
+
+class CredentialError(TransportError):
+    """Report that a plugin or an identity provider gave no credential, so nothing was sent."""
 
 
 class Cause(NamedTuple):

@@ -19,9 +19,11 @@ import structlog
 from flexinfer.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
-__all__ = ["LogFormat", "configure", "get_logger"]
+__all__ = ["Burst", "LogFormat", "configure", "get_logger"]
 
 
 class LogFormat(StrEnum):
@@ -32,8 +34,42 @@ class LogFormat(StrEnum):
     CONSOLE = "console"
 
 
+class Burst:
+    """Let one of many like lines through per minute, and count the others.
+
+    *clock* is monotonic, in seconds, as is *seconds*, the length of that minute.
+    """
+
+    def __init__(self, clock: Callable[[], float], *, seconds: float = 60.0) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._until = float("-inf")
+        self._suppressed = 0
+
+    def admit(self) -> bool:
+        """Say whether to log now; if so, `take_suppressed` tells what was left out before."""
+        now = self._clock()
+        if now < self._until:
+            self._suppressed += 1
+            return False
+        self._until = now + self._seconds
+        return True
+
+    def take_suppressed(self) -> int:
+        """Return how many lines were left out since the last one, and start counting anew."""
+        count, self._suppressed = self._suppressed, 0
+        return count
+
+
 def get_logger(name: str) -> FilteringBoundLogger:
-    """Return the logger of a module; *name* becomes the key `logger`."""
+    """Return the logger of a module; *name* becomes the key `logger`.
+
+    Until `configure` is called, or the program configures structlog itself, lines go to the
+    console without the values of variables in tracebacks, among which structlog would show
+    tokens.
+    """
+    if not structlog.is_configured():
+        structlog.configure(processors=[*_shared(), *_console(sys.stdout)])
     return cast("FilteringBoundLogger", structlog.get_logger(logger_name=name))
 
 
@@ -47,12 +83,7 @@ def configure(
     """
     stream = sys.stderr if stream is None else stream
     threshold = _level(level)
-    shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
-        _name_logger,
-    ]
+    shared = _shared()
     console = form is LogFormat.CONSOLE or (form is LogFormat.AUTO and stream.isatty())
     rendering = _console(stream) if console else _json()
     structlog.configure(
@@ -76,6 +107,15 @@ def _level(name: str) -> int:
     if name.lower() not in levels:
         raise ConfigurationError(f"log level {name!r} is unknown: use one of {', '.join(levels)}")
     return logging.getLevelNamesMapping()[name.upper()]
+
+
+def _shared() -> list[Processor]:
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
+        _name_logger,
+    ]
 
 
 def _json() -> list[Processor]:

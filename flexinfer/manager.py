@@ -5,8 +5,10 @@
 |---|---|
 | 1. probes and metrics | 1. `/readyz` fails; queued names are dropped |
 | 2. informers; all of them have to sync | 2. running reconciles end, within the grace time |
-| 3. controllers and other runnables | 3. informers |
-| | 4. probes and metrics |
+| 3. election, where there is one | 3. informers |
+| 4. controllers and other runnables | 4. probes and metrics |
+| | 5. the Lease is released |
+| | 6. what was recorded in events and not sent yet, within two seconds |
 
 SIGTERM and SIGINT begin the stop, and a second one ends the process at once with exit code 1.
 Whatever fails stops the manager, in the same order, and its error leaves `run`. Controllers wait
@@ -14,6 +16,10 @@ for every informer, also for those of others: a manager that could do half of it
 `/readyz` and does none of it. One that cannot sync goes on trying, so a right or a kind that is
 granted later needs no restart, until `cache_sync_timeout` is over: then the start fails and says
 what could not be listed, and why.
+
+With leader election, controllers and whatever needs leadership run only while this process leads.
+A standby is ready: its caches are warm, and its queues hold each name once. When the Lease is lost
+running reconciles are cancelled, their names stay queued, and the manager stands by again.
 """
 
 from __future__ import annotations
@@ -24,6 +30,7 @@ import re
 import signal
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
@@ -38,12 +45,13 @@ from flexinfer.client.transport import TIMEOUT
 from flexinfer.controller import Controller, ControllerOptions, innermost
 from flexinfer.errors import ConfigurationError, FlexInferError
 from flexinfer.healthz import Checks
-from flexinfer.looplag import LoopLag
+from flexinfer.looplag import LIMIT, LoopLag
 from flexinfer.metrics import REGISTRY
+from flexinfer.recorder import EventBroadcaster
 from flexinfer.server import Address, metrics_route, serve
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
     from types import FrameType
 
     from anyio.abc import TaskGroup, TaskStatus
@@ -51,19 +59,23 @@ if TYPE_CHECKING:
 
     from flexinfer.client.transport import Transport
     from flexinfer.healthz import Check
+    from flexinfer.leaderelection import Leadership
+    from flexinfer.recorder import EventRecorder
 
 __all__ = ["Manager", "ManagerOptions", "Runnable"]
 
 _log = log.get_logger(__name__)
 
 _EXIT_CODE_OF_SECOND_SIGNAL = 1
+_EVENT_TIMEOUT = 10.0  # seconds for one event: it is sent again, so it need not wait long
 _NOT_IN_A_PATH = re.compile(r"[^A-Za-z0-9.,=_-]+")
 
 
 class Runnable(Protocol):
-    """Be something that lives as long as the manager.
+    """Be something that lives as long as the manager, or as long as it leads.
 
-    `run` may return early; it is cancelled at the stop and its error stops the manager.
+    `run` may return early; it is cancelled at the stop and its error stops the manager. If it
+    needs leadership it is cancelled at a loss too, and called again with the next term.
     """
 
     async def run(self) -> None:
@@ -79,8 +91,9 @@ class ManagerOptions:
     how many seconds running reconciles have at the stop before they are cancelled;
     `cache_sync_timeout` how many all informers together have at the start. `controller` holds
     the defaults of all controllers, `timing` the waits of all informers. `request_timeout` is the
-    deadline of each request in seconds. `signals` begin the stop; leave them empty when the process
-    has another owner.
+    deadline of each request in seconds, and `loop_lag` how many of them the event loop may be
+    blocked before the process is not ready. `signals` begin the stop; leave them empty when the
+    process has another owner.
     """
 
     metrics_address: str = ":8080"
@@ -90,6 +103,7 @@ class ManagerOptions:
     controller: ControllerOptions = field(default_factory=ControllerOptions)
     timing: Timing = field(default_factory=Timing)
     request_timeout: float = TIMEOUT
+    loop_lag: float = LIMIT
     signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
 
     def __post_init__(self) -> None:
@@ -120,6 +134,7 @@ class ManagerOptions:
 class Manager:
     """Own the client, the informers, the controllers and the servers of one process.
 
+    With *leadership*, which the manager enters and leaves, controllers wait to be elected.
     `client` reads the informers and writes to the API server; `healthz` and `readyz` take
     further checks. `metrics_port` and `probe_port` are the ports once `run` listens, else None.
     """
@@ -129,22 +144,28 @@ class Manager:
         transport: Transport,
         *,
         options: ManagerOptions | None = None,
+        leadership: Leadership | None = None,
         registry: CollectorRegistry = REGISTRY,
     ) -> None:
         self.options = options or ManagerOptions()
+        self.leadership = leadership
         self.registry = registry
         self.informers = Informers(
             transport, options=InformerOptions(timing=self.options.timing, registry=registry)
         )
         direct = DirectClient(transport, timeout=self.options.request_timeout)
         self.client = CacheClient(self.informers, direct)
+        self.events = EventBroadcaster(
+            DirectClient(transport, timeout=_EVENT_TIMEOUT), registry=registry
+        )
         self.healthz = Checks("healthz")
         self.readyz = Checks("readyz")
         self.metrics_port: int | None = None
         self.probe_port: int | None = None
         self._controllers: dict[str, Controller] = {}
+        self._elected: list[Runnable] = []
         self._others: list[Runnable] = []
-        self._lag = LoopLag(registry=registry)
+        self._lag = LoopLag(limit=self.options.loop_lag, registry=registry)
         self._stopping = anyio.Event()
         self._has_run = False
         self._failures: list[Exception] = []
@@ -152,22 +173,31 @@ class Manager:
         self.readyz.add("event-loop", self._lag.check)
         self.readyz.add_group(self._informer_checks)
         self.readyz.add("shutdown", self._check_shutdown)
+        if leadership is not None:
+            self.healthz.add("leader-election", leadership.check_alive)
+            self.readyz.add("leader-election", leadership.check_ready)
 
-    def add(self, runnable: Runnable) -> None:
+    def add(self, runnable: Runnable, *, needs_leadership: bool = True) -> None:
         """Run *runnable* with the manager, from when the informers have synced.
 
-        Raises ConfigurationError once the manager runs, and for a second controller of a name.
+        With leader election it runs only while this process leads, unless *needs_leadership* is
+        False; controllers always need it. Raises ConfigurationError once the manager runs, and
+        for a second controller of a name.
         """
         if self._has_run:
             raise ConfigurationError("the manager runs already: add everything before run()")
         if not isinstance(runnable, Controller):
-            self._others.append(runnable)
+            (self._elected if needs_leadership else self._others).append(runnable)
         elif runnable.name in self._controllers:
             raise ConfigurationError(
                 f"there is a controller {runnable.name!r} already: give one another name"
             )
         else:
             self._controllers[runnable.name] = runnable
+
+    def recorder(self, controller: str) -> EventRecorder:
+        """Return what records the events of one controller; the manager sends them."""
+        return self.events.recorder(controller)
 
     def stop(self) -> None:
         """Begin the stop; `run` returns when it is done."""
@@ -184,14 +214,18 @@ class Manager:
         if self._has_run:
             raise ConfigurationError("a manager runs once: make another one")
         self._has_run = True
-        async with AsyncExitStack() as servers:
-            await self._listen(servers)
+        async with AsyncExitStack() as stack:
+            if self.leadership is not None:
+                await stack.enter_async_context(self.leadership)
+            await self._listen(stack)
             task_status.started()
             async with anyio.create_task_group() as group:
                 group.start_soon(self._heed_signals)
                 group.start_soon(self._guard, "event-loop", self._lag.run)
+                group.start_soon(self._guard, "events", self.events.run)
                 await self._run_on_caches()
                 group.cancel_scope.cancel()
+        await self.events.flush()
         _log.info("stopped")
         if len(self._failures) > 1:
             raise ExceptionGroup("several parts of the manager failed", self._failures)
@@ -225,6 +259,8 @@ class Manager:
             await self._stopping.wait()
             _log.info("stopping", grace=self.options.grace)
             until_stop.cancel()
+            if self.leadership is not None:
+                self.leadership.resign()
             for controller in self._controllers.values():
                 controller.shut_down()
             group.cancel_scope.deadline = anyio.current_time() + self.options.grace
@@ -240,13 +276,28 @@ class Manager:
     async def _start_all(self, group: TaskGroup, until_stop: anyio.CancelScope) -> None:
         with until_stop:
             await self._guard("informers", self._wait_for_informers)
-            if self._stopping.is_set():
-                return
+        if self._stopping.is_set():
+            return
+        group.start_soon(self._run_until_stop, self._others)
+        if self.leadership is None:
+            await self._run_elected()
+        else:
+            lead = partial(self.leadership.lead, self._run_elected)
+            await self._guard("leader election", lead)
+
+    async def _run_elected(self) -> None:
+        """Run what needs leadership, for one term if there are any."""
+        async with anyio.create_task_group() as group:
             for controller in self._controllers.values():
                 group.start_soon(self._guard_lasting, controller.name, controller.run)
-            async with anyio.create_task_group() as others:
-                for runnable in self._others:
-                    others.start_soon(self._guard, type(runnable).__name__, runnable.run)
+            group.start_soon(self._run_until_stop, self._elected)
+
+    async def _run_until_stop(self, runnables: Sequence[Runnable]) -> None:
+        async with anyio.create_task_group() as group:
+            for runnable in runnables:
+                group.start_soon(self._guard, type(runnable).__name__, runnable.run)
+            await self._stopping.wait()
+            group.cancel_scope.cancel()
 
     async def _wait_for_informers(self) -> None:
         await self.informers.wait_synced(self.options.cache_sync_timeout)

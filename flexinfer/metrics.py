@@ -150,7 +150,7 @@ class RestClientMetrics:
         self._waits: dict[str, Histogram] = {}
 
     def answered(self, method: str, code: str, seconds: float) -> None:
-        """Count one attempt of a request that took *seconds*."""
+        """Count one attempt, whose answer began after *seconds*."""
         request = self._requests.get((method, code))
         if request is None:
             request = self._families.requests.labels(code, method, self._host)
@@ -168,10 +168,6 @@ class RestClientMetrics:
         if wait is None:
             wait = self._waits[method] = self._families.wait.labels(method, self._host)
         wait.observe(seconds)
-
-    def retried(self, method: str, code: str) -> None:
-        """Count one further attempt, made because the last one ended with *code*."""
-        self._families.retries.labels(code, method, self._host).inc()
 
 
 class InformerMetrics:
@@ -248,12 +244,6 @@ class _RestClient:
             ["code", "method", "host"],
             registry=registry,
         )
-        self.retries = Counter(
-            "rest_client_request_retries_total",
-            "Attempts made because an earlier one failed, by that one's status code",
-            ["code", "verb", "host"],
-            registry=registry,
-        )
         self.wait = Histogram(
             "rest_client_rate_limiter_duration_seconds",
             "Time that an attempt waited for a connection, of which there are only so many",
@@ -263,7 +253,7 @@ class _RestClient:
         )
         self.duration = Histogram(
             "rest_client_request_duration_seconds",
-            "Duration of one attempt, until its answer was complete",
+            "Duration of one attempt, until its answer began or it failed",
             ["verb", "host"],
             buckets=REQUEST_BUCKETS,
             registry=registry,

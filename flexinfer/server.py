@@ -59,15 +59,9 @@ class Address:
 
     def collides(self, other: Address | None) -> bool:
         """Say whether both name the same fixed port of the same host."""
-        return (
-            other is not None
-            and self.port > 0
-            and (self.host, self.port)
-            == (
-                other.host,
-                other.port,
-            )
-        )
+        if other is None or self.port == 0:
+            return False
+        return (self.host, self.port) == (other.host, other.port)
 
     def listen(self) -> socket.socket:
         """Open the listening socket; raise ConfigurationError when the system refuses."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from prometheus_client import Counter
 
 from flexinfer import log
-from flexinfer.cache.timing import Burst
 from flexinfer.event import CreateEvent, DeleteEvent, Event, UpdateEvent
 from flexinfer.handler import priority_of
 from flexinfer.metrics import REGISTRY, once_per_registry
@@ -115,7 +114,7 @@ class _Failures:
     def __init__(self, controller: str, informer: Informer, counter: Counter) -> None:
         self._controller = controller
         self._selection = str(informer.selection)
-        self._burst = Burst(time.monotonic)
+        self._burst = log.Burst(time.monotonic)
         self._counts = {what: counter.labels(controller, what) for what in ("predicate", "handler")}
 
     def note(self, what: str, error: Exception) -> None:

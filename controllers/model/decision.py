@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from api.flexinfer.v1alpha2.model_rules import violations
-from api.flexinfer.v1alpha2.model_spec import CacheStrategy, GPUVendor
+from api.flexinfer.v1alpha2.model_spec import CacheStrategy, GPUVendor, ServerlessSpec
 from api.flexinfer.v1alpha2.reasons import Reason
 from internal.backends.backend import Launch
 from internal.backends.image import pin
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from internal.backends.backend import Backend
     from internal.backends.source import Source
     from internal.gpu.accelerator import Accelerator
-
-_DEFAULT_COLD_START = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +110,7 @@ def _plan(
 ) -> Plan:
     spec = model.spec
     image = spec.image or backend.image(accelerator, environment)
-    serverless = spec.serverless
-    cold_start = serverless.cold_start_timeout.seconds if serverless else _DEFAULT_COLD_START
+    cold_start = (spec.serverless or ServerlessSpec()).cold_start_timeout.seconds
     return Plan(
         backend=backend,
         launch=Launch(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from api.flexinfer.v1alpha2.reasons import LoadingSubstage, Reason
-from flexinfer.kinds.condition import find
+from flexinfer.kinds.condition import find, is_true
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -73,7 +73,7 @@ def troubles(pods: Iterable[Pod]) -> list[Trouble]:
 def substage(pods: Sequence[Pod]) -> LoadingSubstage | None:
     """Say what the newest pod that was placed is at, or None when none was or it is ready."""
     placed = next((pod for pod in pods if pod.spec.node_name), None)
-    if placed is None or _is_ready(placed):
+    if placed is None or is_true(placed.status.conditions, "Ready"):
         return None
     states = [status.state for status in placed.status.container_statuses]
     if any(state.waiting and state.waiting.reason in _PULL_FAILURES for state in states):
@@ -88,13 +88,8 @@ def _who(names: Sequence[str]) -> str:
     return f"pod {min(names)}{f' and {others} more' if others else ''}"
 
 
-def _is_ready(pod: Pod) -> bool:
-    ready = find(pod.status.conditions, "Ready")
-    return ready is not None and ready.is_true
-
-
 def _troubles_of(pod: Pod) -> Iterator[Trouble]:
-    if _is_ready(pod):
+    if is_true(pod.status.conditions, "Ready"):
         return
     scheduled = find(pod.status.conditions, "PodScheduled")
     if scheduled is not None and scheduled.status == "False":

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from controllers.model.decision import Plan
+    from flexinfer.apply.reverted import RevertObserver
     from flexinfer.meta.envelope import ObjectMeta, Tree
     from flexinfer.meta.object import Object
     from flexinfer.meta.resource import Resource
@@ -52,8 +53,10 @@ _log = log.get_logger(__name__)
 PODS_BY_MODEL = "model"
 """Index of the pod informer: namespace/name of the Model that a pod says it belongs to."""
 
-# Seconds until a Model that no node fits, or whose spec was refused, is looked at again.
+# Seconds until a Model that no node fits, or whose spec is wrong, is looked at again.
 _AGAIN = 30.0
+# Seconds until a refused child is sent again: only another admission policy could let it in.
+_REFUSED = 300.0
 # Seconds until the name of a child that is not ours is tried again: what a deleted Model of the
 # same name left behind goes soon, and its going is no event of ours.
 _NAME_TAKEN = 10.0
@@ -65,11 +68,12 @@ _REASONS: tuple[tuple[type[Exception], Reason], ...] = (
     (BadRequestError, Reason.APPLY_FAILED),
     (ForbiddenError, Reason.APPLY_FAILED),
 )
+_REFUSALS = tuple(kind for kind, _ in _REASONS)
 # Those that time alone may cure come back by the clock, the rest by the queue's backoff.
 _WAIT: tuple[tuple[type[Exception], float], ...] = (
     (NotOursError, _NAME_TAKEN),
-    (InvalidError, _AGAIN),
-    (BadRequestError, _AGAIN),
+    (InvalidError, _REFUSED),
+    (BadRequestError, _REFUSED),
 )
 
 
@@ -86,7 +90,6 @@ class ModelClient(LiveClient, Protocol):
 class _Rollout:
     """Be what applying came to; `error` is what stopped it."""
 
-    deployment: Deployment | None = None
     drift: tuple[str, ...] = ()
     error: Exception | None = None
 
@@ -102,8 +105,10 @@ class ModelReconciler:
     """Turn a Model into a Service and a Deployment, and say in its status how it is doing.
 
     *environment* holds the default images. Never deletes anything: children go with their Model
-    by their owner reference. What cannot be cured by trying again waits for a change of the
-    Model; what nodes decide is tried again every 30 seconds.
+    by their owner reference. A Model that cannot be scheduled is looked at again every 30
+    seconds, one whose child's name is taken every 10, one of which the API server refused a
+    child every 5 minutes. A change that a field can never take waits for the Model to change;
+    all else is left to the queue's backoff.
     """
 
     def __init__(
@@ -111,12 +116,13 @@ class ModelReconciler:
         client: ModelClient,
         *,
         environment: Mapping[str, str],
+        on_reverted: RevertObserver | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._client = client
         self._environment = environment
         self._now = now
-        self._applier = Applier(client, field_manager=names.FIELD_MANAGER)
+        self._applier = Applier(client, field_manager=names.FIELD_MANAGER, on_reverted=on_reverted)
         self._status = StatusWriter(
             client, field_manager=names.FIELD_MANAGER, foreign=("lastActiveTime",)
         )
@@ -139,18 +145,17 @@ class ModelReconciler:
         nodes = await self._client.list(Node) if model.gpu_count else ()
         decision = decide(model, nodes, self._environment)
         claim = await self._claim(model)
-        live = await self._deployment(model)
-        rollout = _Rollout(deployment=live)
+        rollout = _Rollout()
         if not isinstance(decision, Blocked):
             is_claimless = bool(decision.claim) and claim is None
-            rollout = await self._apply(model, decision, live, is_claimless=is_claimless)
+            rollout = await self._apply(model, decision, is_claimless=is_claimless)
         pods = await self._pods(model)
         observed = Observed(
             decision=decision,
             claim=claim,
-            deployment=rollout.deployment,
+            deployment=await self._deployment(model),
             pods=pods,
-            gpu=await self._gpu(pods),
+            gpu=await self._gpu(pods) if model.gpu_count else None,
             problem=rollout.problem,
             drift=rollout.drift,
         )
@@ -170,48 +175,50 @@ class ModelReconciler:
         await self._status.write(Model.resource, stored.meta, new.wire())
         return Result()
 
-    async def _apply(
-        self, model: Model, plan: Plan, live: Deployment | None, *, is_claimless: bool
-    ) -> _Rollout:
+    async def _apply(self, model: Model, plan: Plan, *, is_claimless: bool) -> _Rollout:
         """Apply the children; without the claim nothing that would mount it is rolled out."""
-        labels = desired.selector(model, live)
-        intents: list[tuple[Resource, Tree]] = [
-            (Service.resource, desired.service(model, plan, labels))
-        ]
-        if not is_claimless:
-            intent = desired.deployment(model, plan, labels, self._environment)
-            intents.append((Deployment.resource, intent))
+        labels = desired.selector(model, await self._deployment(model))
         drift: list[str] = []
-        for resource, intent in intents:
-            try:
-                if resource == Service.resource:
-                    await self._reclaim_port(model, intent)
-                applied = await self._applier.apply(resource, intent, owner=model)
-            except tuple(kind for kind, _ in _REASONS) as error:
-                return _Rollout(deployment=live, drift=tuple(drift), error=error)
-            drift += (f"{resource.kind} {path}" for path in applied.drift)
-            if resource == Deployment.resource:
-                live = Deployment.decode(applied.object)
-        return _Rollout(deployment=live, drift=tuple(drift))
+        try:
+            service = desired.service(model, plan, labels)
+            drift += await self._apply_child(model, Service.resource, service)
+            if not is_claimless:
+                deployment = desired.deployment(model, plan, labels, self._environment)
+                drift += await self._apply_child(model, Deployment.resource, deployment)
+        except _REFUSALS as error:
+            return _Rollout(drift=tuple(drift), error=error)
+        return _Rollout(drift=tuple(drift))
 
-    async def _reclaim_port(self, model: Model, intent: Tree) -> None:
-        live = await self._client.read(Service.resource, model.key)
+    async def _apply_child(self, model: Model, resource: Resource, intent: Tree) -> Sequence[str]:
+        """Return the fields that are not what *intent* asks for because they never change."""
+        try:
+            applied = await self._applier.apply(resource, intent, owner=model)
+        except InvalidError:
+            if not await self._reclaim_ports(model, resource, intent):
+                raise
+            applied = await self._applier.apply(resource, intent, owner=model)
+        return [f"{resource.kind} {path}" for path in applied.drift]
+
+    async def _reclaim_ports(self, model: Model, resource: Resource, intent: Tree) -> bool:
+        """Take back ports that somebody renumbered; tell whether there were any."""
+        live = await self._client.read(resource, model.key)
         if live is None or not _controls(model.metadata, live.meta):
-            return
-        patch = reclaim(live.tree(Service.resource), intent)
+            return False
+        patch = reclaim(live.tree(resource), intent)
         if not patch:
-            return
-        _log.info("taking back a port that somebody changed")
+            return False
+        _log.info("taking back a port that somebody changed", kind=resource.kind)
         try:
             await self._client.patch(
-                Service.resource,
+                resource,
                 model.key,
                 patch,
                 content_type=Patch.JSON,
                 field_manager=names.FIELD_MANAGER,
             )
         except InvalidError as error:  # how the API server says that a test failed
-            raise ConflictError(f"Service {model.key} was changed meanwhile") from error
+            raise ConflictError(f"{resource.kind} {model.key} was changed meanwhile") from error
+        return True
 
     async def _deployment(self, model: Model) -> Deployment | None:
         """Return the Model's own Deployment; one of somebody else counts as none."""
@@ -268,12 +275,21 @@ def _comes_from(model: Model, pod: Pod) -> bool:
 
 def _next(decision: Plan | Blocked, error: Exception | None) -> Result:
     """Say when to look again; raise *error* when the queue's backoff is to decide."""
+    if _is_namespace_ending(error):
+        return Result()  # the Model goes with it
     if error is not None:
         wait = next((seconds for kind, seconds in _WAIT if isinstance(error, kind)), None)
         if wait is None:
             raise error
         return Result(requeue_after=wait)
-    return Result(requeue_after=_AGAIN if isinstance(decision, Blocked) else None)
+    is_up_to_nodes = isinstance(decision, Blocked) and not decision.concerns_spec
+    return Result(requeue_after=_AGAIN if is_up_to_nodes else None)
+
+
+def _is_namespace_ending(error: Exception | None) -> bool:
+    return isinstance(error, ForbiddenError) and any(
+        cause.reason == "NamespaceTerminating" for cause in error.causes
+    )
 
 
 def _readable_status(tree: Tree) -> ModelStatus:

@@ -10,6 +10,7 @@ off by default, `update` on `models/finalizers` has to be granted on top.
 from __future__ import annotations
 
 from api.flexinfer.v1alpha2.groupversion_info import GROUP
+from flexinfer import recorder
 from flexinfer.crd.rbac import Rule
 
 _WATCH = ("list", "watch")
@@ -21,4 +22,5 @@ RULES = (
     Rule(groups=("apps",), resources=("deployments",), verbs=_OWN),
     Rule(groups=("",), resources=("services",), verbs=_OWN),
     Rule(groups=("",), resources=("pods", "nodes", "persistentvolumeclaims"), verbs=_WATCH),
+    *recorder.RULES,
 )

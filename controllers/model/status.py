@@ -48,12 +48,17 @@ def compute(
         observed_generation=meta.generation,
         conditions=tuple(_conditions(meta, previous, observed, verdict, now)),
         endpoint=endpoint(meta, plan) if plan else previous.endpoint,
-        gpu=observed.gpu or previous.gpu,
+        gpu=observed.gpu or previous.gpu if _is_on_gpus(plan) else None,
         cache=_cache(plan, observed) if plan else previous.cache,
         loading_substage=stage,
         loading_progress_at=(now if moved else previous.loading_progress_at) if stage else None,
         message=_shorten(verdict.message) or None,
     )
+
+
+def _is_on_gpus(plan: Plan | None) -> bool:
+    """Tell whether it runs on GPUs, or did: a Model on CPUs may be on a node that has some."""
+    return plan is None or plan.launch.accelerator.count > 0
 
 
 def endpoint(meta: ObjectMeta, plan: Plan) -> str:

@@ -14,7 +14,8 @@
 | the scheduler finds no place | Pending | Unschedulable |
 | pods start | Pending, then Loading | StartingBackend |
 
-The first line that fits decides; a missing claim comes before Idle, since waking would fail.
+The first line that fits decides; a missing claim comes before Idle, since waking would fail, and
+before Ready while pods serve an earlier spec.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from controllers.model.pods import living, troubles
 from flexinfer.kinds.condition import find
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from api.flexinfer.v1alpha2.model_status import GPUStatus
     from controllers.model.decision import Plan
@@ -88,36 +89,45 @@ def judge(meta: ObjectMeta, observed: Observed) -> Verdict:
         return _blocked(meta, decision, observed)
     if problem is not None:
         return Verdict(Phase.FAILED, problem.reason, problem.message)
-    verdict = _judge_plan(decision, observed)
+    verdict = _judge_plan(meta, decision, observed)
     extra = [] if verdict.reason is Reason.CACHE_NOT_READY else list(_claim_notes(observed))
-    return Verdict(verdict.phase, verdict.reason, _join(verdict.message, *extra, *decision.notes))
+    text = _join(verdict.message, _pause(observed.deployment), *extra, *decision.notes)
+    return Verdict(verdict.phase, verdict.reason, text)
 
 
 def _blocked(meta: ObjectMeta, blocked: Blocked, observed: Observed) -> Verdict:
     """Let pods that already run this very spec go on serving when nodes were taken away."""
     deployment = observed.deployment
     if deployment is not None and not blocked.concerns_spec:
-        generation = deployment.metadata.annotations.get(names.GENERATION_ANNOTATION)
         ready = deployment.status.ready_replicas
-        if generation == str(meta.generation) and ready:
+        if ready and _is_of(meta, deployment):
             text = f"{_count(ready, deployment.spec.replicas)}; new pods have no place: "
             return Verdict(Phase.READY, Reason.BACKEND_READY, text + blocked.message)
     return Verdict(Phase.FAILED, blocked.reason, blocked.message)
 
 
-def _judge_plan(plan: Plan, observed: Observed) -> Verdict:
+def _is_of(meta: ObjectMeta, deployment: Deployment) -> bool:
+    """Tell whether the Deployment was applied for this very spec."""
+    generation = deployment.metadata.annotations.get(names.GENERATION_ANNOTATION)
+    return generation == str(meta.generation)
+
+
+def _judge_plan(meta: ObjectMeta, plan: Plan, observed: Observed) -> Verdict:
     deployment = observed.deployment
     ready = deployment.status.ready_replicas if deployment else 0
     is_missing = bool(plan.claim) and observed.claim is None
     if plan.replicas == 0 and not is_missing:
         text = "No replica is wanted: the Model scales to zero until it is asked for"
         return Verdict(Phase.IDLE, Reason.WAITING_FOR_ACTIVATION, text)
-    found = troubles(living(observed.pods))
-    if ready:
-        text = _join(_count(ready, plan.replicas), *(trouble.text for trouble in found))
+    pods = living(observed.pods)
+    found = troubles(pods)
+    claim = "" if is_bound(observed.claim) or not plan.claim else unbound(plan, observed.claim)
+    if deployment and ready and (_is_of(meta, deployment) or not is_missing):
+        lacks = (claim, _replica_failure(deployment), _earlier(deployment))
+        text = _join(_count(ready, plan.replicas), *lacks, *(trouble.text for trouble in found))
         return Verdict(Phase.READY, Reason.BACKEND_READY, text)
-    if plan.claim and not is_bound(observed.claim):
-        text = _join(unbound(plan, observed.claim), *(trouble.text for trouble in found))
+    if claim:
+        text = _join(claim, *(trouble.text for trouble in found))
         return Verdict(Phase.PENDING, Reason.CACHE_NOT_READY, text)
     if failure := _replica_failure(deployment):
         return Verdict(Phase.FAILED, Reason.REPLICA_FAILURE, failure)
@@ -125,11 +135,10 @@ def _judge_plan(plan: Plan, observed: Observed) -> Verdict:
         reason = found[0].reason
         text = _join(_count(ready, plan.replicas), *(trouble.text for trouble in found))
         return Verdict(_phase_of(reason), reason, text)
-    return _starting(plan, observed)
+    return _starting(plan, deployment, pods)
 
 
-def _starting(plan: Plan, observed: Observed) -> Verdict:
-    pods = living(observed.pods)
+def _starting(plan: Plan, deployment: Deployment | None, pods: Iterable[Pod]) -> Verdict:
     text = _count(0, plan.replicas)
     if not any(pod.spec.node_name for pod in pods):
         return Verdict(Phase.PENDING, Reason.STARTING_BACKEND, f"{text}; no pod was placed yet")
@@ -137,15 +146,26 @@ def _starting(plan: Plan, observed: Observed) -> Verdict:
         f"waiting up to {plan.startup_seconds} s for {plan.backend.health_path} on port "
         f"{plan.backend.port} to answer"
     )
-    return Verdict(
-        Phase.LOADING, Reason.STARTING_BACKEND, _join(text, wait, _late(observed.deployment))
-    )
+    return Verdict(Phase.LOADING, Reason.STARTING_BACKEND, _join(text, wait, _late(deployment)))
 
 
 def _late(deployment: Deployment | None) -> str:
     """Return what the Deployment says when it has made no progress for too long."""
     progress = find(deployment.status.conditions, "Progressing") if deployment else None
     return progress.message if progress is not None and progress.status == "False" else ""
+
+
+def _pause(deployment: Deployment | None) -> str:
+    if deployment is None or not deployment.spec.paused:
+        return ""
+    name = deployment.metadata.name
+    return f"Deployment {name} is paused: run kubectl rollout resume deployment/{name}"
+
+
+def _earlier(deployment: Deployment) -> str:
+    """Say that a rollout is not done; a Model serves all the while."""
+    earlier = deployment.status.replicas - deployment.status.updated_replicas
+    return f"pods that run an earlier spec: {earlier}" if earlier > 0 else ""
 
 
 def _phase_of(reason: Reason) -> Phase:

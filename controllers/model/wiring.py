@@ -20,6 +20,7 @@ from flexinfer.kinds.service import Service
 from flexinfer.meta.selector import Selector
 from flexinfer.predicate import annotations_changed, any_of, generation_changed, labels_changed
 from flexinfer.reconcile import Request
+from flexinfer.recorder import announce
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,13 +43,23 @@ def set_up(manager: Manager, *, environment: Mapping[str, str] | None = None) ->
     informers.informer(Node.resource)
     informers.informer(Pod.resource, labels=_MODEL_PODS).add_index(PODS_BY_MODEL, _model_keys)
     models = informers.informer(Model.resource)
-    models.add_index(_MODELS_BY_CLAIM, _claim_keys)
+
+    def claim_keys(stored: StoredObject) -> Iterable[str]:
+        try:
+            # By the informer, which remembers the model for the reconcile that follows.
+            name = claim_of(models.decode(Model, stored))
+        except DecodeError:
+            return ()  # the reconciler says so in the Model's status
+        return (str(Request(stored.meta.namespace, name)),) if name else ()
 
     def models_with_claim(claim: StoredObject) -> Iterable[Request]:
         return (model.meta.key for model in models.by_index(_MODELS_BY_CLAIM, str(claim.meta.key)))
 
+    models.add_index(_MODELS_BY_CLAIM, claim_keys)
     reconciler = ModelReconciler(
-        manager.client, environment=os.environ if environment is None else environment
+        manager.client,
+        environment=os.environ if environment is None else environment,
+        on_reverted=announce(manager.recorder("model-controller")),
     )
     return (
         controller_for(
@@ -70,11 +81,3 @@ def _model_of(pod: StoredObject) -> Iterable[Request]:
 
 def _model_keys(pod: StoredObject) -> Iterable[str]:
     return map(str, _model_of(pod))
-
-
-def _claim_keys(stored: StoredObject) -> Iterable[str]:
-    try:
-        name = claim_of(Model.decode(stored))
-    except DecodeError:
-        return ()  # the reconciler says so in the Model's status
-    return (str(Request(stored.meta.namespace, name)),) if name else ()

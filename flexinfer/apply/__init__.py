@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Server-side apply for controllers: children and status, sent only when something differs.
 
-Imports `client.protocol`, `kinds`, `meta`, `errors` and `log`. All but `applier` and `status`
-is pure.
+Imports `client.protocol`, `kinds`, `meta`, `errors` and `log`. All but `applier`,
+`takeover`, `reverted` and `status` is pure.
 
 - `intent`: an intent without None, its digest, and the live values at its paths.
 - `immutable`: live values carried into an intent where the server allows no other.
@@ -11,6 +11,8 @@ is pure.
 - `memory`: what was sent last, and what the server made of it.
 - `plan`: what to send for a child, from all of these.
 - `live`: what a client has to offer.
+- `managers`: fields that we hold under another name, and list entries that others hold too.
+- `reverted`: whose change an apply takes back.
 - `applier`: `Applier`, for what an object owns.
 - `status`: `StatusWriter`, for the status of the object itself.
 
@@ -22,6 +24,16 @@ intent and same live values at its paths send nothing.
 from flexinfer.apply.applier import Applied, Applier
 from flexinfer.apply.live import LiveClient
 from flexinfer.apply.memory import Outcome
+from flexinfer.apply.reverted import Claim, Reverted, RevertObserver
 from flexinfer.apply.status import StatusWriter
 
-__all__ = ["Applied", "Applier", "LiveClient", "Outcome", "StatusWriter"]
+__all__ = [
+    "Applied",
+    "Applier",
+    "Claim",
+    "LiveClient",
+    "Outcome",
+    "RevertObserver",
+    "Reverted",
+    "StatusWriter",
+]

@@ -9,33 +9,39 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import anyio
-import structlog
 
+from flexinfer import log
 from flexinfer.apply.immutable import can_recreate, immutable_causes
+from flexinfer.apply.managers import co_owners, duplicated, folding_patch
 from flexinfer.apply.memory import Answer, Outcome
 from flexinfer.apply.ownership import ensure_ours
 from flexinfer.apply.plan import Kind, answer_to, child_of, plan_for, refusal_of
 from flexinfer.apply.request import check_field_manager, is_other_object, with_uid
+from flexinfer.apply.reverted import Witness
+from flexinfer.client.protocol import Patch
 from flexinfer.errors import (
     ConfigurationError,
     ConflictError,
     DeadlineError,
     InvalidError,
+    NotFoundError,
     TerminalError,
 )
+from flexinfer.meta.envelope import stored_from
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from flexinfer.apply.live import LiveClient
     from flexinfer.apply.plan import Child, Identity, Plan
+    from flexinfer.apply.reverted import RevertObserver
     from flexinfer.kinds.immutable import ImmutableField
     from flexinfer.kinds.structure import Structure
     from flexinfer.meta.envelope import StoredObject, Tree
     from flexinfer.meta.object import Object
     from flexinfer.meta.resource import NamespacedName, Resource
 
-_log = structlog.get_logger(__name__)
+_log = log.get_logger(__name__)
 
 # Between looks at whether a deleted object is gone, in seconds; doubled from one to the other.
 _FIRST_PAUSE = 0.05
@@ -69,7 +75,7 @@ class Applier:
     called twice at once for one child; the work queue sees to that.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one client, the rest options by keyword
         self,
         client: LiveClient,
         *,
@@ -77,11 +83,17 @@ class Applier:
         immutable: Mapping[Resource, Sequence[ImmutableField]] | None = None,
         structures: Mapping[Resource, Structure] | None = None,
         recreate_timeout: float = 30.0,
+        on_reverted: RevertObserver | None = None,
+        former_managers: Collection[str] = (),
     ) -> None:
         """Refuse impossible settings with ConfigurationError.
 
         *immutable* and *structures* add to what `kinds` knows. *recreate_timeout* is how many
         seconds a deleted object may take to go; 30 is the default grace period of pods.
+        *on_reverted* is told of foreign changes that were taken back, at most once a minute for
+        one child, at the price of one GET each. *former_managers* are names that earlier versions
+        wrote under: what they hold becomes ours with the first apply of a child, and so goes
+        when the intent is without it. That takes one more PATCH, once for each object.
         """
         if not 0 < recreate_timeout < float("inf"):
             raise ConfigurationError(
@@ -89,9 +101,11 @@ class Applier:
             )
         self._client = client
         self._field_manager = check_field_manager(field_manager)
+        self._former = frozenset(map(check_field_manager, former_managers))
         self._immutable = immutable or {}
         self._structures = structures or {}
         self._recreate_timeout = recreate_timeout
+        self._witness = Witness(client, field_manager=field_manager, observer=on_reverted)
         self._kinds: dict[Resource, Kind] = {}
         self._memory: dict[Identity, dict[Identity, Answer]] = {}
 
@@ -110,7 +124,6 @@ class Applier:
         live, last = await self._look(child)
         if live is None:
             return await self._create(child, Outcome.CREATED)
-        ensure_ours(live, resource, owner, is_known=last is not None)
         if live.meta.deletion_timestamp and child.kind.is_recreated:
             await self._wait_gone(child, live.meta.uid)
             return await self._create(child, Outcome.CREATED)
@@ -124,6 +137,7 @@ class Applier:
         An object applied without an owner is forgotten by its own name.
         """
         self._memory.pop((resource, key), None)
+        self._witness.forget((resource, key))
 
     def _kind(self, resource: Resource) -> Kind:
         if resource not in self._kinds:
@@ -135,14 +149,40 @@ class Applier:
         return self._kinds[resource]
 
     async def _look(self, child: Child) -> tuple[StoredObject | None, Answer | None]:
-        """Read from the cache what is known already, from the server what is not."""
+        """Read from the cache what is known already, from the server what is not.
+
+        Raises NotOursError for what is not ours.
+        """
         last = self._memory.get(child.owner_id, {}).get(child.id)
         if last is not None:
             live = await self._client.read(*child.id)
-            if live is not None and live.meta.uid == last.uid:
+            known = (last.owner, last.uid)
+            if live is not None and known == (child.owner_uid, live.meta.uid):
+                ensure_ours(live, child.kind.resource, child.owner, is_known=True)
                 return live, last
             self._forget_child(child)
-        return await self._client.live_read(*child.id), None
+        tree = await self._client.live_tree(*child.id)
+        return None if tree is None else await self._inherit(child, tree), None
+
+    async def _inherit(self, child: Child, tree: Tree) -> StoredObject:
+        """Make ours what we hold under another name, or by another operation."""
+        live = stored_from(tree)
+        ensure_ours(live, child.kind.resource, child.owner, is_known=False)
+        patch = folding_patch(
+            tree,
+            field_manager=self._field_manager,
+            former=self._former,
+            owner_uid=child.owner_uid,
+        )
+        if not patch:
+            return live
+        _log.info("taking over fields that were written another way", object=str(child))
+        try:
+            return await self._client.patch(
+                *child.id, patch, content_type=Patch.JSON, field_manager=self._field_manager
+            )
+        except NotFoundError as error:
+            raise ConflictError(f"{child} is gone; read it again") from error
 
     async def _create(self, child: Child, outcome: Outcome) -> Applied:
         plan = plan_for(child, None, None)
@@ -156,13 +196,17 @@ class Applier:
             last = replace(last, resource_version=version, asked=child.asked, drift=plan.drift)
             self._remember(child, last)
             return _unchanged(child, live, last)
+        claims = None
         if last is not None and last.sent == plan.sent:
             _log.info("foreign change to an owned field", object=str(child))
+            claims = await self._witness.look(child, plan.body)
         try:
             answer = await self._send(child, with_uid(plan.body, live.meta.uid))
         except InvalidError as error:
             return await self._refused(child, plan, live, error)
         is_same = answer.meta.resource_version == live.meta.resource_version
+        if claims is not None and not is_same:
+            self._witness.report(child, answer.meta, claims)
         return self._done(child, plan, answer, Outcome.UNCHANGED if is_same else Outcome.UPDATED)
 
     async def _refused(
@@ -170,6 +214,7 @@ class Applier:
     ) -> Applied:
         paths = immutable_causes(error.causes)
         if not paths:
+            await self._check_co_owners(child, error)
             raise error
         if can_recreate(paths, child.kind.rules):
             _log.info("recreating for an immutable field", object=str(child), paths=paths)
@@ -179,6 +224,15 @@ class Applier:
             return await self._create(child, Outcome.RECREATED)
         self._remember(child, refusal_of(child, plan, live, paths))
         raise _terminal(child, paths) from error
+
+    async def _check_co_owners(self, child: Child, error: InvalidError) -> None:
+        lists = duplicated(error.causes)
+        tree = await self._client.live_tree(*child.id) if lists else None
+        found = tree and co_owners(lists, child, tree, field_manager=self._field_manager)
+        if found:
+            raise TerminalError(
+                f"{child}: {'; '.join(found)}: keep the entry, or have it given up there"
+            ) from error
 
     async def _wait_gone(self, child: Child, uid: str) -> None:
         pause = _FIRST_PAUSE

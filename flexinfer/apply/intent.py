@@ -85,8 +85,8 @@ def _value_at(wanted: Any, found: Any, shape: Shape) -> Any:
 
 
 def _entries_at(wanted: list[Tree], found: list[Tree], shape: Shape, rule: ListMap) -> Tree:
-    live = {_entry_key(entry, rule): entry for entry in found}
-    ours = {_entry_key(entry, rule): entry for entry in wanted}
+    live = {entry_key(entry, rule): entry for entry in found}
+    ours = {entry_key(entry, rule): entry for entry in wanted}
     return {
         encode(key).decode(): _fields_at(entry, live[key], shape.fields)
         for key, entry in ours.items()
@@ -94,7 +94,8 @@ def _entries_at(wanted: list[Tree], found: list[Tree], shape: Shape, rule: ListM
     }
 
 
-def _entry_key(entry: Tree, rule: ListMap) -> tuple[Any, ...]:
+def entry_key(entry: Tree, rule: ListMap) -> tuple[Any, ...]:
+    """Return what tells an entry of a list from the others, None where it lacks a key field."""
     return tuple(entry.get(field, KEY_DEFAULTS.get(field)) for field in rule.keys)
 
 
@@ -120,7 +121,7 @@ def _check_fields(tree: Tree, shapes: Mapping[str, Shape], prefix: str) -> None:
 def _check_keys(entries: list[Any], path: str, rule: ListMap) -> None:
     seen = set()
     for entry in entries:
-        key = _entry_key(entry, rule) if isinstance(entry, dict) else (None,)
+        key = entry_key(entry, rule) if isinstance(entry, dict) else (None,)
         if None in key:
             raise TerminalError(f"{path}: an entry lacks {' or '.join(rule.keys)}; set it")
         if key in seen:

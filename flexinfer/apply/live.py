@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from flexinfer.client.protocol import Client
 
 if TYPE_CHECKING:
-    from flexinfer.meta.envelope import StoredObject
+    from flexinfer.meta.envelope import StoredObject, Tree
     from flexinfer.meta.resource import NamespacedName, Resource
 
 
@@ -17,6 +17,12 @@ class LiveClient(Client, Protocol):
 
     async def live_read(self, resource: Resource, key: NamespacedName) -> StoredObject | None:
         """Return the object as the API server has it now, or None when there is none.
+
+        Later reads of this client are not older.
+        """
+
+    async def live_tree(self, resource: Resource, key: NamespacedName) -> Tree | None:
+        """Return the whole object as the API server has it, with its `managedFields`.
 
         Later reads of this client are not older.
         """

@@ -29,6 +29,7 @@ class Outcome(StrEnum):
 class Answer:
     """Remember the server's last answer about one object.
 
+    `owner` is the UID of the owner whose child it is, empty for none and for a status.
     `asked` and `sent` are digests of the intent before and after immutable fields were settled;
     `values` is one of the live values at the paths of what was sent, as the server normalised
     them. `refused` are the paths of a change that the server would not make, and `learned` what
@@ -40,6 +41,7 @@ class Answer:
     asked: bytes
     sent: bytes
     values: bytes
+    owner: str = ""
     drift: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     learned: tuple[ImmutableField, ...] = ()

@@ -72,6 +72,11 @@ class Child:
         """Return what it is forgotten with: its owner, or itself when it has none."""
         return self.id if self.owner is None else (self.owner.resource, self.owner.key)
 
+    @property
+    def owner_uid(self) -> str:
+        """Return the UID of its owner, empty when it has none."""
+        return "" if self.owner is None else self.owner.metadata.uid
+
     def __str__(self) -> str:
         return f"{self.kind.resource.kind} {self.key}"
 
@@ -122,6 +127,7 @@ def answer_to(child: Child, plan: Plan, answer: StoredObject) -> Answer:
     """Remember the answer to what was planned."""
     values = values_at(plan.body, answer.tree(child.kind.resource), child.kind.shape)
     return Answer(
+        owner=child.owner_uid,
         uid=answer.meta.uid,
         resource_version=answer.meta.resource_version,
         asked=child.asked,
@@ -135,6 +141,7 @@ def answer_to(child: Child, plan: Plan, answer: StoredObject) -> Answer:
 def refusal_of(child: Child, plan: Plan, live: StoredObject, paths: tuple[str, ...]) -> Answer:
     """Remember that the server would not change *paths* of the object as it is."""
     return Answer(
+        owner=child.owner_uid,
         uid=live.meta.uid,
         resource_version=live.meta.resource_version,
         asked=child.asked,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from flexinfer.apply.intent import canonical, check_entries, clean, digest, values_at
 from flexinfer.apply.memory import Answer, Outcome
 from flexinfer.apply.request import check_field_manager
-from flexinfer.errors import ConflictError, NotFoundError
+from flexinfer.client.protocol import Patch
+from flexinfer.errors import ConflictError, InvalidError, NotFoundError, ServerError
 from flexinfer.kinds.structure import shape_of, structure_of
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from flexinfer.kinds.structure import Shape, Structure
     from flexinfer.meta.envelope import ObjectMeta, StoredObject, Tree
     from flexinfer.meta.resource import NamespacedName, Resource
+
+# How the API server refuses to apply to an object, whichever of its fields has another type than
+# the schema says: stored under an older CRD, say. There is no reason or cause to go by.
+_UNTYPED = "failed to create typed live object"
 
 
 class StatusWriter:
@@ -60,7 +65,7 @@ class StatusWriter:
         check_entries(intent, shape)
         if self._says(resource, live, intent, shape):
             return Outcome.UNCHANGED
-        answer = await self._send(resource, live.meta, intent)
+        answer = await self._send(resource, live, intent)
         self._remember(resource, answer, intent, shape)
         is_same = answer.meta.resource_version == live.meta.resource_version
         return Outcome.UNCHANGED if is_same else Outcome.UPDATED
@@ -108,15 +113,19 @@ class StatusWriter:
             values=digest(values_at(intent, answer.tree(resource), shape)),
         )
 
-    async def _send(self, resource: Resource, meta: ObjectMeta, intent: Tree) -> StoredObject:
+    async def _send(self, resource: Resource, live: StoredObject, intent: Tree) -> StoredObject:
         try:
-            return await self._apply(resource, meta, intent)
+            return await self._apply(resource, live.meta, intent)
         except (ConflictError, NotFoundError) as error:
-            self.forget(resource, meta.key)
+            self.forget(resource, live.meta.key)
             if isinstance(error, ConflictError):
                 raise
-            msg = f"{resource.kind} {meta.key} is gone, or its kind has no status subresource"
+            msg = f"{resource.kind} {live.meta.key} is gone, or its kind has no status subresource"
             raise ConflictError(msg) from error
+        except ServerError as error:
+            if _UNTYPED not in str(error):
+                raise
+            return await self._replace(resource, live, intent)
 
     async def _apply(self, resource: Resource, meta: ObjectMeta, intent: Tree) -> StoredObject:
         metadata = {
@@ -129,6 +138,31 @@ class StatusWriter:
         return await self._client.apply(
             resource, clean(head) | intent, field_manager=self._field_manager, subresource="status"
         )
+
+    async def _replace(self, resource: Resource, live: StoredObject, intent: Tree) -> StoredObject:
+        """Write the status of an object that does not fit its schema, which no apply can."""
+        found = live.tree(resource).get("status") or {}
+        theirs = {field: value for field, value in found.items() if field in self._foreign}
+        version = live.meta.resource_version
+        patch: list[Tree] = [
+            {"op": "test", "path": "/metadata/resourceVersion", "value": version},
+            {"op": "add", "path": "/status", "value": theirs | intent["status"]},
+        ]
+        try:
+            return await self._client.patch(
+                resource,
+                live.meta.key,
+                patch,
+                content_type=Patch.JSON,
+                field_manager=self._field_manager,
+                subresource="status",
+            )
+        except InvalidError as error:
+            if error.causes:
+                raise
+            # How the API server says that a test failed.
+            msg = f"{resource.kind} {live.meta.key} was changed meanwhile"
+            raise ConflictError(msg) from error
 
     def _same(
         self, resource: Resource, meta: ObjectMeta, found: StoredObject | None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The local copy of what the API server holds, as bytes, kept fresh by LIST and WATCH.
 
-Imports `client`, `event`, `meta`, `metrics`, `errors`. One informer per kind and selector.
+Imports `client`, `event`, `meta`, `metrics`, `log`, `errors`. One informer per kind and selector.
 
 - `reflector`: paged LIST, then WATCH from its resourceVersion; relist on 410; backoff.
 - `trouble`: what a failed list or watch means, in words and for the next attempt.

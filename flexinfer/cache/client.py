@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from flexinfer.client.protocol import Client, Propagation
 from flexinfer.errors import CacheNotSyncedError, ConfigurationError
+from flexinfer.meta.envelope import stored_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,7 @@ _WHOLE_OBJECT = frozenset({"", "status"})
 
 
 class WriteClient(Client, Protocol):
-    """Be a client that asks the API server, and says what a delete left."""
+    """Be a client that asks the API server, and says what a cache would not."""
 
     async def delete_object(
         self,
@@ -37,6 +38,9 @@ class WriteClient(Client, Protocol):
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> StoredObject | None:
         """Delete, and return the terminating object, or None when it is gone."""
+
+    async def live_tree(self, resource: Resource, key: NamespacedName) -> Tree | None:
+        """Return the whole object with its `managedFields`, or None when there is none."""
 
 
 class CacheClient:
@@ -69,6 +73,16 @@ class CacheClient:
         if stored is not None:
             self._wrote(resource, stored)
         return stored
+
+    async def live_tree(self, resource: Resource, key: NamespacedName) -> Tree | None:
+        """Ask the API server for the whole object, with the `managedFields` that no cache has.
+
+        Later reads are not older than the answer.
+        """
+        tree = await self._direct.live_tree(resource, key)
+        if tree is not None:
+            self._wrote(resource, stored_from(tree))
+        return tree
 
     async def list(
         self, kind: type[T], *, namespace: str = "", labels: Selector | None = None

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
-import structlog
 
+from flexinfer import log
 from flexinfer.cache.own_writes import OwnWrites
 from flexinfer.cache.reflector import Reflector
 from flexinfer.cache.selection import Selection
 from flexinfer.cache.store import Store, changes
-from flexinfer.cache.timing import Burst, Timing
+from flexinfer.cache.timing import Timing
 from flexinfer.errors import CacheNotSyncedError, ConfigurationError
 from flexinfer.event import CreateEvent, DeleteEvent
 from flexinfer.meta.object import Object
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=Object)
 
-_log = structlog.get_logger(__name__)
+_log = log.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +71,8 @@ class Informer:
         fields: str = "",
         options: InformerOptions | None = None,
     ) -> None:
-        if namespace and not resource.namespaced:
-            raise ConfigurationError(f"{resource} is cluster-scoped: leave namespace empty")
         options = options or InformerOptions()
-        self.selection = Selection(
-            resource, namespace, labels if labels and labels.requirements else None, fields
-        )
+        self.selection = Selection(resource, namespace, labels, fields)
         self._timing = options.timing
         self._metrics = InformerMetrics(
             str(resource), selector=self.selection.label, registry=options.registry
@@ -84,7 +80,7 @@ class Informer:
         self._store = Store(memo_size=options.memo_size, on_index_error=self._index_failed)
         self._own = OwnWrites(self._store, admits=self.selection.admits)
         self._handlers: tuple[EventHandler, ...] = ()
-        self._burst = Burst(self._timing.clock)
+        self._burst = log.Burst(self._timing.clock)
         self._missing: set[NamespacedName] = set()
         self._went_back = False
         self._synced = anyio.Event()
@@ -193,9 +189,9 @@ class Informer:
             return "stopped: nothing keeps it fresh any more"
         if trouble is None:
             return None
-        silence = self._timing.clock() - self._reflector.heard_at
-        if trouble.startswith(("forbidden", "unauthorized", "kind missing")):
+        if self._reflector.needs_a_cure:
             return trouble
+        silence = self._timing.clock() - self._reflector.heard_at
         if silence >= self._timing.stale_after:
             return f"stale: no word from the API server for {silence:.0f} s: {trouble}"
         return None

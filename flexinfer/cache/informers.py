@@ -11,6 +11,7 @@ import anyio
 from anyio import TASK_STATUS_IGNORED
 
 from flexinfer.cache.informer import Informer, InformerOptions
+from flexinfer.cache.selection import Selection
 from flexinfer.errors import CacheNotSyncedError, ConfigurationError, FlexInferError
 
 if TYPE_CHECKING:
@@ -50,6 +51,10 @@ class Informers:
         It is started now if the others are running, else together with them. Add indexes and
         handlers before it has synced, so that nobody reads without them.
         """
+        selection = Selection(resource, namespace, labels, fields)
+        for informer in self.of(resource):
+            if informer.selection == selection:
+                return informer
         made = Informer(
             self._transport,
             resource,
@@ -58,11 +63,7 @@ class Informers:
             fields=fields,
             options=self._options,
         )
-        siblings = self._by_resource.setdefault(resource, [])
-        for informer in siblings:
-            if informer.selection == made.selection:
-                return informer
-        siblings.append(made)
+        self._by_resource.setdefault(resource, []).append(made)
         if self._group is not None:
             self._start(self._group, made)
         return made

@@ -3,16 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn, TypeVar
-
-import msgspec
+from typing import NoReturn, TypeVar
 
 from flexinfer.errors import ConfigurationError
 from flexinfer.meta.envelope import StoredObject
 from flexinfer.meta.object import Object
-
-if TYPE_CHECKING:
-    from flexinfer.meta.envelope import ObjectMeta
 
 T = TypeVar("T", bound=Object)
 
@@ -30,9 +25,11 @@ class FrozenDict(dict[str, str]):
 
 
 class ModelMemo:
-    """Remember the models of at most *size* objects, the least recently read ones leaving first.
+    """Remember the models of at most *size* objects; when it is full the newest one leaves.
 
-    An entry lives no longer than the stored object it was made from: `drop` ends it.
+    So reading all of a larger set again and again still finds *size* of them, where dropping the
+    oldest would find none; and what is read twice in a row is found. An entry lives no longer
+    than the stored object it was made from: `drop` ends it, and makes room.
     """
 
     def __init__(self, size: int) -> None:
@@ -48,27 +45,23 @@ class ModelMemo:
 
     def decode(self, kind: type[T], item: StoredObject) -> T:
         """Return the remembered model, or make it; raise DecodeError when it does not fit."""
-        entry = self._entries.pop(id(item), None)
+        entry = self._entries.get(id(item))
         if entry is not None:
-            self._entries[id(item)] = entry
             known = entry[1].get(kind)
             if isinstance(known, kind):
                 return known
-        model = kind.decode(StoredObject(_frozen(item.meta), item.body))
+        meta = item.meta.with_maps(
+            labels=FrozenDict(item.meta.labels), annotations=FrozenDict(item.meta.annotations)
+        )
+        model = kind.decode(StoredObject(meta, item.body))
         if entry is not None:
             entry[1][kind] = model
             return model
+        if len(self._entries) >= self._size:
+            self._entries.popitem()
         self._entries[id(item)] = (item, {kind: model})
-        if len(self._entries) > self._size:
-            del self._entries[next(iter(self._entries))]
         return model
 
     def drop(self, item: StoredObject) -> None:
         """Forget the models of an object that has left the store."""
         self._entries.pop(id(item), None)
-
-
-def _frozen(meta: ObjectMeta) -> ObjectMeta:
-    return msgspec.structs.replace(
-        meta, labels=FrozenDict(meta.labels), annotations=FrozenDict(meta.annotations)
-    )

@@ -16,11 +16,17 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
-import structlog
-
+from flexinfer import log
 from flexinfer.cache.own_writes import compare
-from flexinfer.cache.timing import Backoff, Burst, TimeSlice
-from flexinfer.cache.trouble import ShortWatchError, error_of, explain, reason, voids_position
+from flexinfer.cache.timing import Backoff, TimeSlice
+from flexinfer.cache.trouble import (
+    ShortWatchError,
+    error_of,
+    explain,
+    needs_a_cure,
+    reason,
+    voids_position,
+)
 from flexinfer.errors import (
     ApiError,
     DeadlineError,
@@ -46,7 +52,7 @@ PAGE_SIZE = 500
 
 _CHANGES = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
-_log = structlog.get_logger(__name__)
+_log = log.get_logger(__name__)
 
 
 class LineSource(Protocol):
@@ -114,8 +120,9 @@ class Sink(Protocol):
 class Reflector:
     """Keep a sink equal to what the server holds of one selection.
 
-    `trouble` says why the last attempt failed, and is None while all is well; `heard_at` is
-    when the server last said something, by the clock of *timing*.
+    `trouble` says why the last attempt failed, and is None while all is well; `needs_a_cure` is
+    whether somebody has to act on it. `heard_at` is when the server last said something, by the
+    clock of *timing*.
     """
 
     def __init__(
@@ -128,6 +135,7 @@ class Reflector:
         metrics: InformerMetrics,
     ) -> None:
         self.trouble: str | None = None
+        self.needs_a_cure = False
         self.heard_at = timing.clock()
         self._transport = transport
         self._selection = selection
@@ -135,7 +143,7 @@ class Reflector:
         self._timing = timing
         self._metrics = metrics
         self._backoff = Backoff(timing)
-        self._burst = Burst(timing.clock)
+        self._burst = log.Burst(timing.clock)
         self._slice = TimeSlice()
         self._revision = ""
         self._list_reason = "first"
@@ -320,6 +328,7 @@ class Reflector:
         if voids_position(error):
             self._must_list(word)
         self.trouble = explain(verb, self._selection, error)
+        self.needs_a_cure = needs_a_cure(error)
         if isinstance(error, ExpiredError) and not self._relisted_at_once:
             # The usual end of a long disconnection: a list helps, and a wait does not.
             self._relisted_at_once = True
@@ -327,8 +336,8 @@ class Reflector:
         else:
             retry_after = error.retry_after if isinstance(error, ApiError) else None
             delay = self._backoff.next_delay(at_least=retry_after or 0.0)
-        log = _log.info if word in ("expired", "short") else _log.warning
-        log(
+        write = _log.info if word in ("expired", "short") else _log.warning
+        write(
             "list or watch failed",
             verb=verb,
             selection=str(self._selection),

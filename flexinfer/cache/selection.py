@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from flexinfer.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from flexinfer.meta.envelope import ObjectMeta
     from flexinfer.meta.resource import Resource
@@ -14,12 +16,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Say what is listed and watched; an empty namespace means all of them."""
+    """Say what is listed and watched; an empty namespace means all of them.
+
+    A selector without requirements counts as none, so that equal selections compare equal. Raises
+    ConfigurationError for a namespace of a cluster-scoped kind.
+    """
 
     resource: Resource
     namespace: str = ""
     labels: Selector | None = None
     fields: str = ""
+
+    def __post_init__(self) -> None:
+        if self.namespace and not self.resource.namespaced:
+            raise ConfigurationError(f"{self.resource} is cluster-scoped: leave namespace empty")
+        if self.labels is not None and not self.labels.requirements:
+            object.__setattr__(self, "labels", None)
 
     @property
     def path(self) -> str:

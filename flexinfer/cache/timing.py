@@ -111,27 +111,3 @@ class TimeSlice:
         if time.perf_counter() >= self._end:
             await checkpoint()
             self.restart()
-
-
-class Burst:
-    """Let one of many like log lines through per minute, and count the others."""
-
-    def __init__(self, clock: Callable[[], float], *, seconds: float = 60.0) -> None:
-        self._clock = clock
-        self._seconds = seconds
-        self._until = float("-inf")
-        self.suppressed = 0
-
-    def admit(self) -> bool:
-        """Say whether to log now; `suppressed` then tells how many were left out before."""
-        now = self._clock()
-        if now < self._until:
-            self.suppressed += 1
-            return False
-        self._until = now + self._seconds
-        return True
-
-    def take_suppressed(self) -> int:
-        """Return how many lines were left out since the last one, and start counting anew."""
-        count, self.suppressed = self.suppressed, 0
-        return count

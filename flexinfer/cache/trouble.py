@@ -87,6 +87,11 @@ def reason(error: FlexInferError) -> str:
     return _failure(error).word
 
 
+def needs_a_cure(error: FlexInferError) -> bool:
+    """Say whether somebody has to act: a right, the credential or the kind is missing."""
+    return isinstance(error, ForbiddenError | UnauthorizedError | NotFoundError)
+
+
 def voids_position(error: FlexInferError) -> bool:
     """Say whether the resourceVersion is of no use after this failure, so that a list is due.
 

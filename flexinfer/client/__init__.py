@@ -6,10 +6,12 @@ imports kubernetes_asyncio, and it does so only when a kubeconfig is given, beca
 costs 1.2 s and 113 MB.
 
 - `protocol`: the `Client` every reconciler sees.
-- `direct`: the Client that asks the API server each time.
+- `direct`: the Client that asks each time; `creation`: a create whose answer may be lost.
 - `transport`: bytes over HTTP; one typed error per kind of failure, a deadline on every call.
-- `exchange`, `failure`, `retry`, `lines`, `pool`: what a transport does, a step each: send once,
-  read a refusal, wait before the next try, cut a watch into lines, hold connections.
-- `auth`: service-account files and fixed tokens; `kubeconfig`: what a kubeconfig turns into;
-  `tls`: whom both trust.
+- `exchange`, `failure`, `retry`, `lines`, `pool`, `proxy`: what a transport does, a step each: send
+  once, read a refusal, wait before the next try, cut a watch into lines, hold connections, choose
+  the way.
+- `auth`: service-account files and fixed tokens; `renewal`: credentials issued for a while, by
+  `exec_plugin` or `oidc`; `kubeconfig`: which of them a kubeconfig means.
+- `tls`: whom all of them trust; `reload`: how their files are read again.
 """

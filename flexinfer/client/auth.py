@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-import structlog
-
-from flexinfer.client.tls import client_context
+from flexinfer import log
+from flexinfer.client.reload import RELOAD_SECONDS, RETRY_SECONDS, check_reload_after, read_text
+from flexinfer.client.tls import TlsFiles, Trust, client_context
 from flexinfer.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -23,12 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-# client-go reads a token file again after one minute; the kubelet renews it at 80 % of its life.
-RELOAD_SECONDS = 60.0
-# A file that could not be read is probably being replaced: look again sooner.
-_RETRY_SECONDS = 5.0
 
-_log = structlog.get_logger(__name__)
+_log = log.get_logger(__name__)
 
 
 class Authorization(NamedTuple):
@@ -51,49 +47,84 @@ class Credentials(Protocol):
         """Return the name its certificate must have, or None for the host of the URL."""
         ...
 
+    @property
+    def proxy_url(self) -> str:
+        """Return the proxy that leads there, empty when the environment is to say."""
+        ...
+
     def ssl_context(self) -> ssl.SSLContext:
         """Return the context for a new connection; another object when the trust changed."""
         ...
 
     async def authorization(self) -> Authorization:
-        """Return the current token as a header; never raises once the object is made."""
+        """Return the current token as a header; CredentialError when there is none to be had."""
         ...
 
     async def invalidate(self, rejected: Authorization) -> None:
-        """Get a new token, unless that was done since *rejected* was given out."""
+        """Get a new token, unless that was done since *rejected* was given out.
+
+        Raises CredentialError when there is none to be had.
+        """
+        ...
+
+    async def keep(self) -> None:
+        """Renew what must be renewed, until cancelled; the transport that uses them runs this."""
         ...
 
 
-class StaticCredentials:
-    """Hold a token and a trust that never change; for tests and hand tools."""
+class Endpoint:
+    """Be the half of every credential that is no secret: where the server is, whom to trust."""
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        tls: ssl.SSLContext | TlsFiles | None,
+        server_name: str | None = None,
+        proxy_url: str = "",
+    ) -> None:
+        self.server = server
+        self.server_name = server_name
+        self.proxy_url = proxy_url
+        self._tls = tls or client_context()
+
+    def ssl_context(self) -> ssl.SSLContext:
+        """Return the context for a new connection; files of it are read again in time."""
+        return self._tls.context if isinstance(self._tls, TlsFiles) else self._tls
+
+    async def keep(self) -> None:
+        """Return at once: files are read when they are asked for."""
+
+
+class StaticCredentials(Endpoint):
+    """Hold a token that never changes; for client certificates, tests and hand tools."""
 
     def __init__(
         self,
         server: str,
         *,
         token: str = "",
-        context: ssl.SSLContext | None = None,
+        context: ssl.SSLContext | TlsFiles | None = None,
         server_name: str | None = None,
+        proxy_url: str = "",
     ) -> None:
-        self.server = server_url(server, has_token=bool(token.strip()))
-        self.server_name = server_name
-        self._context = context or client_context()
-        self._authorization = Authorization(_bearer(token, "token") if token.strip() else "", 0)
-
-    def ssl_context(self) -> ssl.SSLContext:
-        """Return the one context."""
-        return self._context
+        server = server_url(server, has_token=bool(token.strip()))
+        super().__init__(server, tls=context, server_name=server_name, proxy_url=proxy_url)
+        self._authorization = Authorization(bearer(token, "token") if token.strip() else "", 0)
 
     async def authorization(self) -> Authorization:
         """Return the one token."""
         return self._authorization
 
     async def invalidate(self, rejected: Authorization) -> None:
-        """Do nothing: there is no other token to get."""
+        """Read the certificates that are files again: there is no other token to get."""
+        del rejected
+        if isinstance(self._tls, TlsFiles):
+            self._tls.reload()
 
 
-class TokenFileCredentials:
-    """Read the token, and the CA when it is a file, again at least every minute.
+class TokenFileCredentials(Endpoint):
+    """Read the token, and the certificates that are files, again at least every minute.
 
     A file that is missing, empty or broken for a while leaves the last good value in place. Files
     are read on the event loop: they hold some 2 KB on a memory file system and are read once a
@@ -105,32 +136,24 @@ class TokenFileCredentials:
         server: str,
         token_file: Path,
         *,
-        ca_file: Path | None = None,
-        context: ssl.SSLContext | None = None,
+        context: ssl.SSLContext | TlsFiles | None = None,
         server_name: str | None = None,
+        proxy_url: str = "",
         reload_after: float = RELOAD_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if not 0 < reload_after <= RELOAD_SECONDS:
-            msg = f"reload_after must be above 0 and at most {RELOAD_SECONDS:g} seconds"
-            raise ConfigurationError(msg)
-        self.server = server_url(server, has_token=True)
-        self.server_name = server_name
-        self._token_file, self._ca_file = token_file, ca_file
+        check_reload_after(reload_after)
+        server = server_url(server, has_token=True)
+        super().__init__(server, tls=context, server_name=server_name, proxy_url=proxy_url)
+        self._token_file = token_file
         self._reload_after, self._clock = reload_after, clock
-        self._ca_pem = "" if ca_file is None else _required(ca_file)
-        self._context = context or client_context(self._ca_pem or None, source=str(ca_file))
-        self._authorization = Authorization(_bearer(_required(token_file), str(token_file)), 0)
+        self._authorization = Authorization(bearer(read_text(token_file), str(token_file)), 0)
         self._due = clock() + reload_after
-
-    def ssl_context(self) -> ssl.SSLContext:
-        """Return a context that trusts what the CA file holds now."""
-        self._reload_if_due()
-        return self._context
 
     async def authorization(self) -> Authorization:
         """Return the token that the file holds now, or the last good one."""
-        self._reload_if_due()
+        if self._clock() >= self._due:
+            self._reload()
         return self._authorization
 
     async def invalidate(self, rejected: Authorization) -> None:
@@ -139,30 +162,17 @@ class TokenFileCredentials:
             self._reload()
             self._authorization = self._authorization._replace(generation=rejected.generation + 1)
 
-    def _reload_if_due(self) -> None:
-        if self._clock() >= self._due:
-            self._reload()
-
     def _reload(self) -> None:
         wait = self._reload_after
         try:
-            self._reload_ca()
-            header = _bearer(_required(self._token_file), str(self._token_file))
+            header = bearer(read_text(self._token_file), str(self._token_file))
         except ConfigurationError as error:
-            _log.warning("credentials not reloaded, the last good ones stay", error=str(error))
-            wait = min(wait, _RETRY_SECONDS)
+            _log.warning("token not read again, the last good one stays", error=str(error))
+            wait = min(wait, RETRY_SECONDS)
         else:
             if header != self._authorization.header:
                 self._authorization = Authorization(header, self._authorization.generation + 1)
         self._due = self._clock() + wait
-
-    def _reload_ca(self) -> None:
-        if self._ca_file is None:
-            return
-        ca_pem = _required(self._ca_file)
-        if ca_pem != self._ca_pem:
-            self._context = client_context(ca_pem, source=str(self._ca_file))
-            self._ca_pem = ca_pem
 
 
 class ServiceAccountCredentials(TokenFileCredentials):
@@ -176,14 +186,16 @@ class ServiceAccountCredentials(TokenFileCredentials):
         reload_after: float = RELOAD_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        check_reload_after(reload_after)
+        trust = Trust(ca=directory / "ca.crt")
         super().__init__(
             server,
             directory / "token",
-            ca_file=directory / "ca.crt",
+            context=TlsFiles(trust, reload_after=reload_after, clock=clock),
             reload_after=reload_after,
             clock=clock,
         )
-        self.namespace = _required(directory / "namespace")
+        self.namespace = read_text(directory / "namespace")
 
 
 def in_cluster(
@@ -221,19 +233,8 @@ def server_url(server: str, *, has_token: bool) -> str:
     return server.rstrip("/")
 
 
-def _required(path: Path) -> str:
-    try:
-        content = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not text"
-        msg = f"cannot read {path} ({reason}): mount a service account there or name another folder"
-        raise ConfigurationError(msg) from error
-    if not content:
-        raise ConfigurationError(f"{path} is empty: it must hold what a service account has there")
-    return content
-
-
-def _bearer(token: str, source: str) -> str:
+def bearer(token: str, source: str) -> str:
+    """Return *token* as a header; raise ConfigurationError, naming *source*, if it cannot be."""
     token = token.strip()
     # Anything else cannot be a token, and a line break would end the header.
     if not token.isascii() or not token.isprintable() or " " in token:

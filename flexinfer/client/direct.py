@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, TypeVar
 
+from flexinfer.client.creation import Creation
 from flexinfer.client.exchange import APPLY
 from flexinfer.client.protocol import Patch, Propagation
 from flexinfer.client.transport import TIMEOUT
@@ -54,15 +55,17 @@ class DirectClient:
 
     async def read(self, resource: Resource, key: NamespacedName) -> StoredObject | None:
         """Return the object undecoded, or None when there is none."""
-        try:
-            answer = await self._transport.request(
-                "GET", _object_path(resource, key), timeout=self._timeout
-            )
-        except NotFoundError as error:
-            if error.reason != _NO_OBJECT:
-                raise
-            return None
-        return decode_object(answer)
+        answer = await self._get(resource, key)
+        return None if answer is None else decode_object(answer)
+
+    async def live_read(self, resource: Resource, key: NamespacedName) -> StoredObject | None:
+        """Do what `read` does: there is no cache to look past."""
+        return await self.read(resource, key)
+
+    async def live_tree(self, resource: Resource, key: NamespacedName) -> Tree | None:
+        """Return the whole object with its `managedFields`, or None when there is none."""
+        answer = await self._get(resource, key)
+        return None if answer is None else decode_tree(answer)
 
     async def list(
         self, kind: type[T], *, namespace: str = "", labels: Selector | None = None
@@ -85,22 +88,19 @@ class DirectClient:
     async def create(self, resource: Resource, intent: Tree, *, field_manager: str) -> StoredObject:
         """Create an object; raise AlreadyExistsError when the name is taken.
 
-        When the connection is lost before the answer, an object with a name of its own is sent
-        again: then AlreadyExistsError may mean that the first try made it. One with a
-        `generateName` is not, since it could be made twice.
+        When the connection is lost before an answer, a create with a fixed name is sent again.
+        If the name is taken then, the object is read, and taken for the one of the lost try when
+        it says all that *intent* says and is not being deleted.
         """
-        metadata = intent.get("metadata", {})
-        namespace = metadata.get("namespace", "")
+        namespace = intent.get("metadata", {}).get("namespace", "")
         _check_scope(resource, namespace)
-        answer = await self._transport.request(
-            "POST",
-            resource.collection_path(namespace),
+        created = Creation(
+            path=resource.collection_path(namespace),
             params=_write_params(field_manager),
-            body=encode(_typed(resource, intent)),
+            intent=_typed(resource, intent),
             timeout=self._timeout,
-            idempotent=bool(metadata.get("name")),
         )
-        return decode_object(answer)
+        return await created.send(self._transport)
 
     async def apply(
         self,
@@ -193,6 +193,16 @@ class DirectClient:
                 raise
             return None
         return _terminating(answer)
+
+    async def _get(self, resource: Resource, key: NamespacedName) -> bytes | None:
+        try:
+            return await self._transport.request(
+                "GET", _object_path(resource, key), timeout=self._timeout
+            )
+        except NotFoundError as error:
+            if error.reason != _NO_OBJECT:
+                raise
+            return None
 
 
 async def _read_pages(

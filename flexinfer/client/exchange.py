@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, urlencode
 
 import aiohttp
-import structlog
 from yarl import URL
 
+from flexinfer import log
 from flexinfer.client.failure import api_error
 from flexinfer.errors import ConfigurationError, TransportError
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from flexinfer.client.auth import Credentials
+    from flexinfer.client.proxy import Proxy
     from flexinfer.errors import ApiError
 
 JSON = "application/json"
@@ -27,7 +28,7 @@ APPLY = "application/apply-patch+yaml"
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 _FAILURE_LIMIT = 256 * 1024
 
-_log = structlog.get_logger(__name__)
+_log = log.get_logger(__name__)
 
 
 class ConnectionLostError(TransportError):
@@ -43,17 +44,13 @@ class Content(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Be one request as it is sent, maybe more than once; `path` is quoted already.
-
-    `idempotent` is what the caller knows of a request whose method does not say so.
-    """
+    """Be one request as it is sent, maybe more than once; `path` is quoted already."""
 
     method: str
     path: str
     params: Mapping[str, str]
     accept: str = JSON
     content: Content | None = None
-    idempotent: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a path that would change the host."""
@@ -67,7 +64,7 @@ class Call:
     def repeatable(self) -> bool:
         """Tell whether sending it twice does what sending it once does."""
         apply = self.content is not None and self.content.type == APPLY
-        return self.method in _IDEMPOTENT or apply or self.idempotent
+        return self.method in _IDEMPOTENT or apply
 
     def url(self, server: str) -> URL:
         """Return where to send it, encoded here and by nobody after."""
@@ -85,7 +82,11 @@ class Call:
 
 
 async def send(
-    call: Call, pool: aiohttp.ClientSession, credentials: Credentials, authorization: str
+    call: Call,
+    pool: aiohttp.ClientSession,
+    credentials: Credentials,
+    authorization: str,
+    proxy: Proxy | None = None,
 ) -> aiohttp.ClientResponse:
     """Send a call and return the answer's status and headers, whatever they are.
 
@@ -100,15 +101,24 @@ async def send(
             allow_redirects=False,
             ssl=credentials.ssl_context(),
             server_hostname=credentials.server_name,
+            proxy=proxy.url if proxy else None,
+            proxy_headers=proxy.headers if proxy else None,
         )
+    except aiohttp.ClientHttpProxyError as error:
+        msg = f"{call}: the proxy {proxy} does not let us through: {error.status} {error.message}"
+        raise TransportError(msg) from error
+    except aiohttp.ClientProxyConnectionError as error:
+        raise TransportError(
+            f"{call}: cannot connect to the proxy {proxy}: {cause(error)}"
+        ) from error
     except aiohttp.ClientConnectorError as error:
-        msg = f"{call}: cannot connect to {credentials.server}: {_cause(error)}"
+        msg = f"{call}: cannot connect to {credentials.server}: {cause(error)}"
         raise TransportError(msg) from error
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        msg = f"{call}: connection lost before an answer: {_cause(error)}"
+        msg = f"{call}: connection lost before an answer: {cause(error)}"
         raise ConnectionLostError(msg) from error
     except (aiohttp.ClientError, OSError) as error:
-        raise TransportError(f"{call}: {_cause(error)}") from error
+        raise TransportError(f"{call}: {cause(error)}") from error
 
 
 async def read(call: Call, response: aiohttp.ClientResponse) -> bytes:
@@ -117,7 +127,7 @@ async def read(call: Call, response: aiohttp.ClientResponse) -> bytes:
         async with response:
             return await response.read()
     except (aiohttp.ClientError, OSError) as error:
-        raise TransportError(f"{call}: answer cut: {_cause(error)}") from error
+        raise TransportError(f"{call}: answer cut: {cause(error)}") from error
 
 
 def is_success(response: aiohttp.ClientResponse) -> bool:
@@ -140,7 +150,7 @@ async def failure(call: Call, response: aiohttp.ClientResponse) -> ApiError:
     return api_error(str(call), response.status, response.headers, bytes(body))
 
 
-def _cause(error: Exception) -> str:
+def cause(error: Exception) -> str:
     """Say what happened, the same way each time: aiohttp's own texts hold memory addresses."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         error = error.certificate_error

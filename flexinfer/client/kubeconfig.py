@@ -1,35 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Credentials from a kubeconfig, read by kubernetes_asyncio's loader and then our own.
+"""Credentials from a kubeconfig: kubernetes_asyncio's loader reads it, and the rest is ours.
 
 The loader is imported when a kubeconfig is given and not before: that costs 1.2 s and 113 MB.
-Nothing of it is kept, and the files it writes for inline certificates are gone on return.
+Nothing of it is kept, and the files it writes for inline certificates are gone on return. It never
+sees exec plugins and auth providers, which `exec_plugin` and `oidc` do.
 """
 
 from __future__ import annotations
 
+import base64
 import os
-import ssl
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import structlog
 import yaml
 
+from flexinfer import log
+from flexinfer.client import exec_plugin
 from flexinfer.client.auth import StaticCredentials, TokenFileCredentials
-from flexinfer.client.tls import client_context
+from flexinfer.client.oidc import OidcProvider, UserEntry
+from flexinfer.client.proxy import proxy_for
+from flexinfer.client.reload import read_text
+from flexinfer.client.renewal import RenewedCredentials
+from flexinfer.client.tls import TlsFiles, Trust
 from flexinfer.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from flexinfer.client.auth import Credentials
+    from flexinfer.client.renewal import Issuer
+    from flexinfer.client.tls import Pem
+    from flexinfer.meta.envelope import Tree
 
 DEFAULT_PATH = Path("~/.kube/config")
 
-_log = structlog.get_logger(__name__)
+
+# What says who somebody is at once, so that no plugin is asked, as with kubectl.
+_EXPLICIT = (
+    "token",
+    "tokenFile",
+    "client-certificate",
+    "client-certificate-data",
+)
+
+_log = log.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -51,18 +69,23 @@ class _Selected:
     """Be the parts of a kubeconfig that a context selects; *where* names them for errors."""
 
     where: str
-    user: dict[str, Any]
-    base: Path
+    user_name: str
+    user: Tree
+    user_file: Path
+    cluster: Tree
+    cluster_file: Path
 
 
 async def kubeconfig(path: str | None = None, *, context: str | None = None) -> Credentials:
     """Return the credentials of a context, the current one when *context* is None.
 
     *path* is a file, or several joined by colons as in `KUBECONFIG`, which is what None means,
-    and after that `~/.kube/config`. Users may hold a token, a token file (read again every
-    minute) or a client certificate. Raises ConfigurationError, naming file, context and user,
-    for a file that is missing or broken and for what is not supported: exec plugins, auth
-    providers, passwords and proxies.
+    and after that `~/.kube/config`. A user may hold a token, a token file, a client certificate,
+    an exec plugin or the auth provider `oidc`; files, the CA's too, are read again every minute.
+    A plugin or a provider is asked when a transport first needs it, and then as `renewal` says.
+    `proxy-url` must be an `http://` proxy. Raises ConfigurationError, naming file, context and
+    user, for a file that is missing or broken, a plugin that is not installed, and for what is
+    not supported: other auth providers and passwords.
     """
     paths = _existing(path)
     loader = await anyio.to_thread.run_sync(_import_loader)
@@ -109,23 +132,29 @@ async def _load(loader: ModuleType, paths: str, context: str | None, folder: str
     merged = loader.KubeConfigMerger(paths).config
     selected = _select(merged, paths, context)
     _refuse_unsupported(selected)
+    issued_by = {key: selected.user.pop(key, None) for key in ("exec", "auth-provider")}
     reader = loader.KubeConfigLoader(
         config_dict=merged, active_context=context, config_base_path=None, temp_file_path=folder
     )
     loaded = _Loaded()
     await reader.load_and_set(loaded)
-    return _credentials(loaded, selected)
+    trust = _trust(loaded, selected, Path(folder))
+    issuer = None
+    if not any(selected.user.get(key) for key in _EXPLICIT):
+        issuer = _issuer(issued_by, selected, loaded)
+    return _credentials(loaded, selected, TlsFiles(trust), issuer)
 
 
 def _select(merged: Any, paths: str, context: str | None) -> _Selected:
-    """Find context and user as the loader will, before it acts on them."""
+    """Find context, user and cluster as the loader will, before it acts on them."""
     name = context or merged.safe_get("current-context")
     if not name:
         raise ConfigurationError("no current-context: name a context")
     known = [entry["name"] for entry in merged["contexts"].value]
     if name not in known:
         raise ConfigurationError(f"no context {name!r}, only {', '.join(known) or 'none'}")
-    user_name = merged["contexts"].get_with_name(name)["context"].safe_get("user") or ""
+    section = merged["contexts"].get_with_name(name)["context"]
+    user_name = section.safe_get("user") or ""
     entry = merged["users"].get_with_name(user_name, safe=True) if user_name else None
     if entry is None:
         msg = f"context {name!r} names the user {user_name!r}, who is not there: add that user"
@@ -133,55 +162,97 @@ def _select(merged: Any, paths: str, context: str | None) -> _Selected:
     user = entry.value.get("user") or {}
     # The loader cannot do without a section, and reads files relative to the kubeconfig.
     entry.value["user"] = user
-    where = f"context {name!r}, user {user_name!r}"
-    return _Selected(where, user, Path(entry.path or paths).expanduser().parent)
-
-
-def _refuse_unsupported(selected: _Selected) -> None:
-    names = {
-        "exec": "an exec plugin",
-        "auth-provider": "an auth provider",
-        "username": "a user name and password",
-    }
-    for key, name in names.items():
-        if key in selected.user:
-            raise ConfigurationError(
-                f"{selected.where} uses {name}, which is not supported: "
-                "use a token or a client certificate"
-            )
-
-
-def _credentials(loaded: _Loaded, selected: _Selected) -> Credentials:
-    if loaded.proxy:
-        raise ConfigurationError(
-            f"{selected.where} sets proxy-url, which is not supported: remove it"
-        )
-    context = _context(loaded, selected)
-    if token_file := selected.user.get("tokenFile"):
-        return TokenFileCredentials(
-            loaded.host,
-            selected.base / token_file,
-            context=context,
-            server_name=loaded.tls_server_name,
-        )
-    return StaticCredentials(
-        loaded.host,
-        token=loaded.api_key.get("BearerToken", "").removeprefix("Bearer "),
-        context=context,
-        server_name=loaded.tls_server_name,
+    cluster = merged["clusters"].get_with_name(section["cluster"])
+    return _Selected(
+        where=f"context {name!r}, user {user_name!r}",
+        user_name=user_name,
+        user=user,
+        user_file=Path(entry.path or paths).expanduser(),
+        cluster=cluster.value.get("cluster") or {},
+        cluster_file=Path(cluster.path or paths).expanduser(),
     )
 
 
-def _context(loaded: _Loaded, selected: _Selected) -> ssl.SSLContext:
-    ca_pem = Path(loaded.ssl_ca_cert).read_text(encoding="utf-8") if loaded.ssl_ca_cert else None
-    context = client_context(ca_pem, source=f"certificate-authority of {selected.where}")
+def _refuse_unsupported(selected: _Selected) -> None:
+    if "username" in selected.user:
+        raise ConfigurationError(
+            f"{selected.where} uses a user name and password, which no API server accepts any "
+            "more: use a token, a client certificate or an exec plugin"
+        )
+    provider = selected.user.get("auth-provider")
+    name = provider.get("name") if isinstance(provider, dict) else None
+    if provider is not None and name != "oidc":
+        raise ConfigurationError(
+            f"{selected.where} uses the auth provider {name!r}, which Kubernetes took out: "
+            "use the exec plugin that replaced it"
+        )
+
+
+def _trust(loaded: _Loaded, selected: _Selected, folder: Path) -> Trust:
+    """Return whom to trust; what was inline is read now, before *folder* goes."""
     if not loaded.verify_ssl:
         _log.warning("the API server's certificate is not verified", kubeconfig=selected.where)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if loaded.cert_file:
-        context.load_cert_chain(loaded.cert_file, loaded.key_file)
-    return context
+    return Trust(
+        ca=_pem(loaded.ssl_ca_cert, folder),
+        certificate=_pem(loaded.cert_file, folder),
+        key=_pem(loaded.key_file, folder),
+        verify=loaded.verify_ssl,
+        source=f"certificate-authority of {selected.where}",
+    )
+
+
+def _pem(name: str | None, folder: Path) -> Pem | None:
+    if name is None:
+        return None
+    path = Path(name)
+    return path.read_text(encoding="utf-8") if path.is_relative_to(folder) else path.absolute()
+
+
+def _issuer(sections: Tree, selected: _Selected, loaded: _Loaded) -> Issuer | None:
+    if (plugin := sections["exec"]) is not None:
+        ca_pem = Path(loaded.ssl_ca_cert).read_text("utf-8") if loaded.ssl_ca_cert else None
+        folder = selected.user_file.parent
+        return exec_plugin.parse(plugin, selected.cluster, folder=folder, ca_pem=ca_pem)
+    if (provider := sections["auth-provider"]) is not None:
+        return _oidc(provider.get("config") or {}, selected)
+    return None
+
+
+def _oidc(config: Tree, selected: _Selected) -> OidcProvider:
+    ca_pem = None
+    if inline := config.get("idp-certificate-authority-data"):
+        ca_pem = base64.b64decode(inline).decode()
+    elif file := config.get("idp-certificate-authority"):
+        ca_pem = read_text(selected.user_file.parent / file)
+    return OidcProvider(
+        issuer_url=str(config.get("idp-issuer-url") or ""),
+        client_id=str(config.get("client-id") or ""),
+        client_secret=str(config.get("client-secret") or ""),
+        ca_pem=ca_pem,
+        entry=UserEntry(path=selected.user_file, user=selected.user_name),
+    )
+
+
+def _credentials(
+    loaded: _Loaded, selected: _Selected, tls: TlsFiles, issuer: Issuer | None
+) -> Credentials:
+    name, proxy_url = loaded.tls_server_name, loaded.proxy or ""
+    if proxy_url:
+        # Refused here, where the error can name the file.
+        proxy_for(loaded.host, configured=proxy_url)
+    if issuer is not None:
+        return RenewedCredentials(
+            loaded.host, issuer, tls=tls, server_name=name, proxy_url=proxy_url
+        )
+    if token_file := selected.user.get("tokenFile"):
+        file = selected.user_file.parent / token_file
+        return TokenFileCredentials(
+            loaded.host, file, context=tls, server_name=name, proxy_url=proxy_url
+        )
+    token = loaded.api_key.get("BearerToken", "").removeprefix("Bearer ")
+    return StaticCredentials(
+        loaded.host, token=token, context=tls, server_name=name, proxy_url=proxy_url
+    )
 
 
 def _broken(paths: str, reason: str) -> ConfigurationError:

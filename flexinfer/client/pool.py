@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import socket
+from functools import partial
 from typing import TYPE_CHECKING
 
 import aiohttp
+import anyio
 
 if TYPE_CHECKING:
+    from weakref import WeakSet
+
     from aiohappyeyeballs import AddrInfoType
     from aiohttp.client_proto import ResponseHandler
     from aiohttp.client_reqrep import ConnectionKey
@@ -22,16 +26,24 @@ _PROBE_EVERY_SECONDS = 10
 _PROBES = 3
 _UNACKNOWLEDGED_MILLISECONDS = 60_000
 _READ_BUFFER = 256 * 1024
+# A connection whose call was cut off says goodbye in TLS, which takes a round trip; a peer that
+# does not answer must not keep us.
+_GOODBYE_SECONDS = 0.5
+_LOOK_EVERY_SECONDS = 0.005
 
 
-def open_pool(user_agent: str) -> aiohttp.ClientSession:
+def open_pool(user_agent: str, sockets: WeakSet[socket.socket]) -> aiohttp.ClientSession:
     """Return a session without timeouts and limits of its own: its users have theirs.
+
+    What it opens is added to *sockets*.
 
     It reads no environment, keeps no cookies, and asks for bodies as they are: compression costs
     both sides more CPU than the network of a cluster saves.
     """
     return aiohttp.ClientSession(
-        connector=_Connector(limit=0, keepalive_timeout=_IDLE_SECONDS, socket_factory=_socket),
+        connector=_Connector(
+            limit=0, keepalive_timeout=_IDLE_SECONDS, socket_factory=partial(_socket, sockets)
+        ),
         timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_read=None, sock_connect=None),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"User-Agent": user_agent, "Accept-Encoding": "identity"},
@@ -40,24 +52,36 @@ def open_pool(user_agent: str) -> aiohttp.ClientSession:
     )
 
 
-class _Connector(aiohttp.TCPConnector):
-    """Drop a connection that is given up at once.
+async def wait_closed(sockets: WeakSet[socket.socket]) -> None:
+    """Wait until every socket is closed, half a second at most.
 
-    aiohttp would end TLS in order, which waits half a minute for a peer that is dead, and holds
-    the socket for as long, even past the end of the pool.
+    Closing a session does not: nobody waits for the connection of a call that was cut off, and a
+    loop that ends meanwhile leaves its socket open.
+    """
+    with anyio.move_on_after(_GOODBYE_SECONDS):
+        while any(made.fileno() >= 0 for made in sockets):  # noqa: ASYNC110 - nobody says when
+            await anyio.sleep(_LOOK_EVERY_SECONDS)
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Cut what is not kept for the next request.
+
+    Its orderly end would wait half a minute for the peer's end of TLS, which one that hangs never
+    sends. aiohttp has no public way to say so of a single connection.
     """
 
     def _release(
         self, key: ConnectionKey, protocol: ResponseHandler, *, should_close: bool = False
     ) -> None:
-        if should_close:
+        if should_close or protocol.should_close:
             protocol.abort()
         super()._release(key, protocol, should_close=should_close)
 
 
-def _socket(address: AddrInfoType) -> socket.socket:
+def _socket(sockets: WeakSet[socket.socket], address: AddrInfoType) -> socket.socket:
     family, kind, protocol, _name, _sockaddr = address
     made = socket.socket(family, kind, protocol)
+    sockets.add(made)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     # Each of these exists on Linux; other systems keep their own times.
     for option, value in (

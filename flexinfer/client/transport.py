@@ -10,11 +10,11 @@ What happens inside one call, all of it within its deadline:
 | loses the connection before it answers | tries at once, if the call can be repeated |
 | anything else that is no success | raises its error |
 
-A call can be repeated when its method is idempotent, when it is a server-side apply, or when its
-caller says so, as for a POST that names its object; no other POST or PATCH is. Nor is a watch:
-whoever watches comes back by himself. Watches have a pool of their own, so that any number of
-them leaves the requests their connections. Neither bodies nor tokens are logged or put into
-errors.
+A call can be repeated when its method is idempotent or when it is a server-side apply; a POST or
+another PATCH never is. Nor is a watch: whoever watches comes back by himself. Watches have a pool
+of their own, so that any number of them leaves the requests their connections. Neither bodies nor
+tokens are logged or put into errors. The way leads through a proxy when the credentials or the
+environment name one (see `proxy`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import anyio
-import structlog
 
+from flexinfer import hotloop, log
 from flexinfer.client import exchange
 from flexinfer.client.exchange import JSON, Call, ConnectionLostError, Content
 from flexinfer.client.lines import MAX_LINE, LineSplitter, LineStream
-from flexinfer.client.pool import open_pool
+from flexinfer.client.pool import open_pool, wait_closed
+from flexinfer.client.proxy import proxy_for
 from flexinfer.client.retry import RetryPolicy
 from flexinfer.errors import (
     ApiError,
@@ -44,9 +46,11 @@ from flexinfer.errors import (
 )
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     import aiohttp
+    from anyio.abc import TaskGroup
 
     from flexinfer.client.auth import Authorization, Credentials
 
@@ -57,7 +61,7 @@ TIMEOUT = 30.0
 # What client-go counts a request without an answer as.
 _NO_ANSWER = "<error>"
 
-_log = structlog.get_logger(__name__)
+_log = log.get_logger(__name__)
 
 
 class RequestObserver(Protocol):
@@ -70,10 +74,11 @@ class RequestObserver(Protocol):
 class Transport:
     """Speak to one API server; use as an async context manager, in one event loop.
 
-    *observe* is called once per try, *observe_wait* once per try of a request with its method and
-    the seconds that it waited for a connection. *max_connections* bounds the requests at one
-    time: further ones wait for a connection within their deadline. *sleep* is how the transport
-    waits between tries.
+    While it is open it runs `keep` of its credentials, in a task of its own. *observe* is called
+    once per try, *observe_wait* once per try of a request with its method and the seconds that it
+    waited for a connection. *max_connections* bounds the requests at one time: further ones wait
+    for a connection within their deadline. *sleep* is how the transport waits between tries.
+    Raises ConfigurationError for a proxy that cannot be used.
     """
 
     def __init__(  # noqa: PLR0913 - one place, the rest optional and by keyword
@@ -92,6 +97,7 @@ class Transport:
         if not (user_agent.isascii() and user_agent.isprintable()):
             raise ConfigurationError("user_agent must be printable ASCII: it becomes a header")
         self._credentials = credentials
+        self._proxy = proxy_for(credentials.server, configured=credentials.proxy_url)
         self._user_agent = user_agent or default_user_agent()
         self._observe = observe
         self._observe_wait = observe_wait
@@ -101,6 +107,8 @@ class Transport:
         self._sleep = sleep
         self._requests: aiohttp.ClientSession | None = None
         self._watches: aiohttp.ClientSession | None = None
+        self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._keeper: TaskGroup | None = None
 
     @property
     def host(self) -> str:
@@ -109,19 +117,32 @@ class Transport:
 
     async def __aenter__(self) -> Self:
         """Open both pools."""
-        self._requests = open_pool(self._user_agent)
+        if self._proxy is not None:
+            _log.info(
+                "reaching the API server by a proxy", server=self.host, proxy=str(self._proxy)
+            )
+        self._requests = open_pool(self._user_agent, self._sockets)
         # A watch occupies its connection for minutes; the informers bound how many there are.
-        self._watches = open_pool(self._user_agent)
+        self._watches = open_pool(self._user_agent, self._sockets)
+        self._keeper = await anyio.create_task_group().__aenter__()
+        self._keeper.start_soon(self._credentials.keep)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Close both pools; calls that are under way fail with TransportError."""
-        pools = (self._requests, self._watches)
-        self._requests = self._watches = None
-        with anyio.CancelScope(shield=True):
-            for pool in pools:
-                if pool is not None:
-                    await pool.close()
+        pools, keeper = (self._requests, self._watches), self._keeper
+        self._requests = self._watches = self._keeper = None
+        try:
+            with anyio.CancelScope(shield=True):
+                for pool in pools:
+                    if pool is not None:
+                        await pool.close()
+                await wait_closed(self._sockets)
+        finally:
+            if keeper is not None:
+                keeper.cancel_scope.cancel()
+                # What ended the block goes on as it is, not inside an exception group.
+                await keeper.__aexit__(None, None, None)
 
     async def request(  # noqa: PLR0913 - two places, the rest optional and by keyword
         self,
@@ -134,21 +155,22 @@ class Transport:
         accept: str = JSON,
         timeout: float = TIMEOUT,  # noqa: ASYNC109 - it spans the tries and names the error
         retry: RetryPolicy | None = None,
-        idempotent: bool = False,
     ) -> bytes:
         """Return the body of a successful answer.
 
         *timeout* is in seconds and covers everything: waiting for a connection, every try, the
         waits between them, the body. *path* is sent as it is, so it must be quoted already;
-        *params* are quoted here. *idempotent* says that a POST or PATCH may be sent again when the
-        connection was lost before its answer. Raises the ApiError of the answer, TransportError
-        when none came or it was cut, DeadlineError when it did not come in time.
+        *params* are quoted here. Raises the ApiError of the answer, TransportError when none came
+        or it was cut, DeadlineError when it did not come in time.
         """
         _check_seconds("timeout", timeout)
         content = None if body is None else Content(body, content_type)
-        call = Call(method, path, params or {}, accept, content, idempotent)
+        call = Call(method, path, params or {}, accept, content)
         with anyio.move_on_after(timeout):
-            return await self._persist(call, retry, self._fetch)
+            answer = await self._persist(call, retry, self._fetch)
+            if method != "GET":
+                hotloop.note_write()
+            return answer
         raise DeadlineError(f"{call}: no answer within {timeout:g} s")
 
     @asynccontextmanager
@@ -249,7 +271,9 @@ class Transport:
             raise TransportError(f"{call}: the transport is closed")
         started, code = time.monotonic(), _NO_ANSWER
         try:
-            response = await exchange.send(call, pool, self._credentials, authorization.header)
+            response = await exchange.send(
+                call, pool, self._credentials, authorization.header, self._proxy
+            )
             code = str(response.status)
         finally:
             if self._observe is not None:

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path  # noqa: TC003 - cyclopts reads the annotation
 from typing import TYPE_CHECKING, Literal
 
@@ -12,7 +15,11 @@ import anyio
 from cyclopts import Parameter
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from flexinfer.client.auth import Credentials
+    from flexinfer.client.transport import Transport
+    from flexinfer.leaderelection import LeaderElectionOptions
 
 _MISUSE = 2
 
@@ -32,6 +39,18 @@ class Flags:
     """Seconds that running reconciles have at the stop"""
     cache_sync_timeout: float = 120.0
     """Seconds until the start fails when a kind cannot be listed"""
+    leader_elect: bool = False
+    """Work only while this process leads; others of the same election stand by"""
+    leader_election_id: str = "flexinfer-manager"
+    """The name of the Lease by which a leader is elected"""
+    leader_election_namespace: str | None = None
+    """The namespace of the Lease; that of POD_NAMESPACE or of the service account unless given"""
+    leader_elect_lease_duration: float = 15.0
+    """Seconds after which a leader that died is followed"""
+    leader_elect_renew_deadline: float = 10.0
+    """Seconds after which a leader that cannot renew gives up"""
+    leader_elect_retry_period: float = 2.0
+    """Seconds between two renewals"""
     kubeconfig: str | None = None
     """A kubeconfig file, for a manager outside the cluster"""
     context: str | None = None
@@ -65,6 +84,13 @@ def manager(flags: Flags | None = None) -> int:
     except FlexInferError as error:
         print(f"flexinfer manager: {error}", file=sys.stderr)
         return 1
+    except ExceptionGroup as group:
+        ours, others = group.split(FlexInferError)
+        if ours is None or others is not None:
+            raise
+        for failure in ours.exceptions:
+            print(f"flexinfer manager: {failure}", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -84,10 +110,35 @@ async def _credentials(flags: Flags) -> Credentials:
     return auth.in_cluster()
 
 
+def _election(flags: Flags, credentials: Credentials) -> LeaderElectionOptions | None:
+    """Return the settings of the election, None without one."""
+    from flexinfer.client.auth import ServiceAccountCredentials
+    from flexinfer.errors import ConfigurationError
+    from flexinfer.leaderelection import LeaderElectionOptions
+
+    if not flags.leader_elect:
+        return None
+    namespace = flags.leader_election_namespace or os.environ.get("POD_NAMESPACE")
+    if not namespace and isinstance(credentials, ServiceAccountCredentials):
+        namespace = credentials.namespace
+    if not namespace:
+        raise ConfigurationError(
+            "no namespace for the Lease: give --leader-election-namespace, or set POD_NAMESPACE"
+        )
+    return LeaderElectionOptions(
+        name=flags.leader_election_id,
+        namespace=namespace,
+        lease_duration=flags.leader_elect_lease_duration,
+        renew_deadline=flags.leader_elect_renew_deadline,
+        retry_period=flags.leader_elect_retry_period,
+    )
+
+
 async def _run(flags: Flags) -> None:
     from controllers.model import set_up
     from flexinfer.client.transport import Transport
     from flexinfer.controller import ControllerOptions
+    from flexinfer.leaderelection import Leadership
     from flexinfer.manager import Manager, ManagerOptions
     from flexinfer.metrics import RestClientMetrics
 
@@ -100,9 +151,31 @@ async def _run(flags: Flags) -> None:
     )
     credentials = await _credentials(flags)
     metrics = RestClientMetrics(credentials.server.partition("://")[2])
+    election = _election(flags, credentials)
+    leadership = None if election is None else Leadership(election, partial(_own, flags, election))
     async with Transport(
-        credentials, observe=metrics.answered, observe_wait=metrics.waited
+        credentials,
+        user_agent=_user_agent(election),
+        observe=metrics.answered,
+        observe_wait=metrics.waited,
     ) as transport:
-        process = Manager(transport, options=options)
+        process = Manager(transport, options=options, leadership=leadership)
         set_up(process)
         await process.run()
+
+
+@asynccontextmanager
+async def _own(flags: Flags, election: LeaderElectionOptions) -> AsyncIterator[Transport]:
+    """Give the election a transport, with credentials that no other thread uses."""
+    from flexinfer.client.transport import Transport
+
+    user_agent = f"{_user_agent(election)} leader-election"
+    async with Transport(await _credentials(flags), user_agent=user_agent) as transport:
+        yield transport
+
+
+def _user_agent(election: LeaderElectionOptions | None) -> str:
+    """Return what the API server's audit log tells the candidates apart by."""
+    from flexinfer.client.transport import default_user_agent
+
+    return default_user_agent() + ("" if election is None else f" ({election.identity})")

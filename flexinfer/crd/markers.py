@@ -66,11 +66,14 @@ class Rule:
     """Let the API server check a CEL expression and answer with *message* when it is false.
 
     *reason* is one of the API's FieldValue reasons, *field_path* a path below the marked field
-    such as `.name`. Raises ConfigurationError for what the API server would refuse.
+    such as `.name`. With *on_create_only* what is stored already is let be: a rule on the whole
+    object would otherwise refuse every status of an object that is older than the rule. Raises
+    ConfigurationError for what the API server would refuse.
     """
 
     rule: str
     message: str
+    on_create_only: bool = field(default=False, kw_only=True)
     reason: str | None = field(default=None, kw_only=True)
     field_path: str | None = field(default=None, kw_only=True)
 
@@ -94,7 +97,9 @@ class Rule:
 
     def tree(self) -> Tree:
         """Return the entry of `x-kubernetes-validations`."""
-        entry = {"rule": self.rule, "message": self.message}
+        entry: Tree = {"rule": self.rule, "message": self.message}
+        if self.on_create_only:
+            entry |= {"rule": f"oldSelf.hasValue() || ({self.rule})", "optionalOldSelf": True}
         if self.reason is not None:
             entry["reason"] = self.reason
         if self.field_path is not None:

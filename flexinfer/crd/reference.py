@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from flexinfer.crd.document import HEADER
@@ -11,6 +10,7 @@ from flexinfer.crd.generate import schema_for
 from flexinfer.crd.markers import custom_resource
 from flexinfer.crd.schema import children
 from flexinfer.meta import duration, quantity
+from flexinfer.meta.envelope import encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,6 +28,7 @@ _NAMED = {
     duration.PATTERN: "duration",
     duration.NON_NEGATIVE_PATTERN: "duration, not negative",
     quantity.PATTERN: "quantity",
+    quantity.NON_NEGATIVE_PATTERN: "quantity, not negative",
 }
 _NOTE = (
     "A duration is written like `90s`, `5m` or `1h30m`; a quantity like `500m`, `2` or `16Gi`. "
@@ -185,7 +186,7 @@ def _required(schema: Tree) -> Sequence[str]:
 
 
 def _plain(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else encode(value).decode()
 
 
 def _codes(values: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real Kubernetes control plane on loopback for tests and local runs; works from the wheel.
 
-`ControlPlane.start()` gives one in a few seconds; all but the last seven serve it:
+`ControlPlane.start()` gives one in a few seconds. What it consists of:
 
 - `controlplane`: `ControlPlane`, a context manager with everything a test asks of a cluster.
 - `binaries`, `build`, `components`: etcd, kube-apiserver, kube-controller-manager, kube-scheduler
@@ -13,11 +13,14 @@
 - `admin`, `audit`: a small client for the harness itself, and the witness of what was sent.
 - `nodes`, `volumes`: simulated machines and their disks.
 - `behaviour`, `stages`, `podstatus`: what kwok, the kubelet of those machines, does to pods.
+- `eventually`: wait for something to come true; for tests too.
+
+What stands beside it:
+
 - `script`, `wire`: what a server on the wire says, and how it is written there.
 - `scripted`: a TLS server that says what a real API server cannot be made to say.
 - `faults`: a proxy between a process and a real API server that breaks what passes.
 - `simulated`: one kind of an API server in memory, for what lists and watches.
-- `eventually`: wait for something to come true.
 - `loopback`: a guard that nothing connects outside this machine.
 - `pytest_plugin`: fixtures.
 

@@ -41,6 +41,13 @@ def policy(level: AuditLevel) -> Tree:
                 "verbs": reads,
             },
             {"level": "None", "nonResourceURLs": ["/healthz*", "/livez*", "/readyz*"]},
+            # Who led when is told by the Lease itself.
+            {
+                "level": "RequestResponse",
+                "resources": [{"group": "coordination.k8s.io", "resources": ["leases"]}],
+                "verbs": ["create", "update", "patch"],
+                "omitManagedFields": True,
+            },
             {"level": level, "omitManagedFields": True},
         ],
     }

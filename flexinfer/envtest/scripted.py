@@ -27,7 +27,6 @@ from flexinfer.envtest.script import Answer, KeepAlive, Script, Target
 from flexinfer.envtest.wire import Received
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from anyio.abc import SocketStream
@@ -41,9 +40,9 @@ __all__ = ["Received", "ScriptedServer"]
 class ScriptedServer:
     """Play a script to every client that trusts the authority; make one with `start`."""
 
-    def __init__(self, url: str, ca_pem: str) -> None:
+    def __init__(self, url: str, authority: CertificateAuthority) -> None:
         self.url = url
-        self.ca_pem = ca_pem
+        self.present(authority)
         self.requests: list[Received] = []
         self.unscripted: list[Received] = []
         self.connections = 0
@@ -59,16 +58,11 @@ class ScriptedServer:
 
         What the block raises comes out as it is, not inside an exception group.
         """
-        context = wire.server_context(authority)
         listeners = await anyio.create_tcp_listener(local_host="127.0.0.1")
         port = listeners.extra(SocketAttribute.local_port)
-        server = cls(f"https://127.0.0.1:{port}", authority.ca_pem.read_text())
-
-        async def connected(stream: SocketStream) -> None:
-            await server._connected(stream, context)
-
+        server = cls(f"https://127.0.0.1:{port}", authority)
         async with listeners, anyio.create_task_group() as connections:
-            connections.start_soon(listeners.serve, connected)
+            connections.start_soon(listeners.serve, server._connected)
             failure = None
             try:
                 yield server
@@ -87,6 +81,11 @@ class ScriptedServer:
     ) -> None:
         """Take *actions* in turn for such requests, the last again and again."""
         self._script.add(Target(method, path, query or {}), actions)
+
+    def present(self, authority: CertificateAuthority) -> None:
+        """Show new connections a certificate of *authority*, and trust clients of it alone."""
+        self.ca_pem = authority.ca_pem.read_text()
+        self._context = wire.server_context(authority)
 
     def on_connect(self, *actions: Rupture) -> None:
         """Treat the next connections so before TLS; later ones are served."""
@@ -113,12 +112,12 @@ class ScriptedServer:
                     return fitting
                 await arrival.wait()
 
-    async def _connected(self, stream: SocketStream, context: ssl.SSLContext) -> None:
+    async def _connected(self, stream: SocketStream) -> None:
         self.connections += 1
         if self._on_connect:
             await wire.refuse(stream, self._on_connect.pop(0))
         else:
-            await wire.serve_connection(stream, context, self.connections, self._serve)
+            await wire.serve_connection(stream, self._context, self.connections, self._serve)
 
     async def _serve(self, connection: wire.Connection) -> None:
         while True:

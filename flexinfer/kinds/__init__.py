@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Thin read models of the foreign kinds we touch, and what the API server knows about them.
 
-Imports `meta` and `errors` alone. A model holds only the fields that somebody here reads; it
-is never written back, since what it does not know would be lost.
+Imports `meta` and `errors` alone. A model holds the few fields that a controller may want to
+read; it is never written back, since what it does not know would be lost.
 
 - `deployment`, `namespace`, `node`, `persistentvolumeclaim`, `pod`, `service`: one kind each.
 - `condition`: the part of a condition that every foreign kind shares.

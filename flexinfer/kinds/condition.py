@@ -32,3 +32,9 @@ class ForeignCondition(Model):
 def find(conditions: Iterable[ForeignCondition], type_: str) -> ForeignCondition | None:
     """Return the condition of that type, or None when it was not reported."""
     return next((c for c in conditions if c.type == type_), None)
+
+
+def is_true(conditions: Iterable[ForeignCondition], type_: str) -> bool:
+    """Tell whether the condition was reported and is True; Unknown is not."""
+    found = find(conditions, type_)
+    return found is not None and found.is_true

@@ -32,9 +32,10 @@ class PodTemplate(Model):
 
 
 class DeploymentSpec(Model):
-    """Be what was asked for."""
+    """Be what was asked for; while `paused`, changes of the template reach no pod."""
 
     replicas: int = 1
+    paused: bool = False
     selector: LabelSelector = LabelSelector()
     template: PodTemplate = PodTemplate()
 

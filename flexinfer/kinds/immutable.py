@@ -96,7 +96,7 @@ _IMMUTABLE: Mapping[tuple[str, str], tuple[ImmutableField, ...]] = {
         *_allocated("spec.volumeName"),
         ImmutableField(path="spec.resources.requests.storage", policy=Policy.GROW),
     ),
-    ("", "Secret"): _fail("type", "data", "stringData", "immutable"),
+    ("", "Secret"): (*_preserve("type"), *_fail("data", "stringData", "immutable")),
     ("", "Service"): (
         *_allocated("spec.clusterIP", "spec.clusterIPs", "spec.healthCheckNodePort"),
         *_fail("spec.ipFamilies"),

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, JsonValue
 from pydantic_core import core_schema
 
 from flexinfer.errors import ConfigurationError
@@ -35,6 +35,16 @@ _NANOSECONDS = {
 _SECOND = 10**9
 _MIN, _MAX = -(2**63), 2**63 - 1
 _MAX_LENGTH = 128
+
+
+def _rule(pattern: str) -> dict[str, JsonValue]:
+    """Say the pattern once more, for a message that people can read."""
+    what = "a duration" if pattern == PATTERN else "a duration of zero or more"
+    rule: dict[str, JsonValue] = {
+        "rule": f"self.matches(r'{pattern}')",
+        "message": f"must be {what}, such as 90s, 5m or 1h30m",
+    }
+    return {"x-kubernetes-validations": [rule]}
 
 
 @dataclass(frozen=True, slots=True, order=True, repr=False)
@@ -108,7 +118,7 @@ class Duration:
     def __get_pydantic_json_schema__(
         cls, _schema: core_schema.CoreSchema, _handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        return {"type": "string", "maxLength": _MAX_LENGTH, "pattern": PATTERN}
+        return {"type": "string", "maxLength": _MAX_LENGTH, "pattern": PATTERN, **_rule(PATTERN)}
 
 
 def _not_negative(value: Duration) -> Duration:
@@ -120,7 +130,7 @@ def _not_negative(value: Duration) -> Duration:
 NonNegativeDuration = Annotated[
     Duration,
     AfterValidator(_not_negative),
-    Field(json_schema_extra={"pattern": NON_NEGATIVE_PATTERN}),
+    Field(json_schema_extra={"pattern": NON_NEGATIVE_PATTERN, **_rule(NON_NEGATIVE_PATTERN)}),
 ]
 """A Duration that may be zero but not negative, here and in the schema."""
 

@@ -8,12 +8,13 @@ library; whoever needs JSON calls `encode` and `decode_tree`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 from pydantic_core import core_schema
 
 from flexinfer.errors import DecodeError
+from flexinfer.meta.depth import prune
 from flexinfer.meta.resource import NamespacedName
 
 if TYPE_CHECKING:
@@ -85,6 +86,10 @@ class ObjectMeta(_Wire, frozen=True):
     def controller(self) -> OwnerReference | None:
         """Return the owner that controls this object, if one does."""
         return next((o for o in self.owner_references if o.controller), None)
+
+    def with_maps(self, *, labels: dict[str, str], annotations: dict[str, str]) -> Self:
+        """Return the same metadata with these labels and annotations."""
+        return msgspec.structs.replace(self, labels=labels, annotations=annotations)
 
 
 class StoredObject:
@@ -170,14 +175,26 @@ class _RawList(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
+_HEAD = frozenset({"apiVersion", "kind", "metadata"})
+
 _encode = msgspec.json.Encoder()
 _encode_sorted = msgspec.json.Encoder(order="deterministic")
-_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_decode_meta = msgspec.json.Decoder(ObjectMeta)
-_decode_event = msgspec.json.Decoder(_RawEvent)
-_decode_list = msgspec.json.Decoder(_RawList)
-_decode_status = msgspec.json.Decoder(Status)
-_decode_tree = msgspec.json.Decoder(dict[str, Any])
+_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_meta_decoder = msgspec.json.Decoder(ObjectMeta)
+_event_decoder = msgspec.json.Decoder(_RawEvent)
+_list_decoder = msgspec.json.Decoder(_RawList)
+_status_decoder = msgspec.json.Decoder(Status)
+_tree_decoder = msgspec.json.Decoder(dict[str, Any])
+
+_T = TypeVar("_T")
+
+
+def _decode(decoder: msgspec.json.Decoder[_T], data: bytes | msgspec.Raw) -> _T:
+    """Decode; what is nested too deep for that reads as null."""
+    try:
+        return decoder.decode(data)
+    except RecursionError:
+        return decoder.decode(prune(bytes(data)))
 
 
 def encode(value: object) -> bytes:
@@ -193,7 +210,7 @@ def encode_sorted(value: object) -> bytes:
 def decode_tree(data: bytes) -> Tree:
     """Read a JSON object as plain dicts; raise DecodeError when it is not one."""
     try:
-        return _decode_tree.decode(data)
+        return _decode(_tree_decoder, data)
     except msgspec.MsgspecError as error:
         msg = f"not a JSON object: {error}"
         raise DecodeError(msg) from None
@@ -205,8 +222,8 @@ def decode_object(data: bytes | msgspec.Raw) -> StoredObject:
     Raises DecodeError when the JSON is cut or the metadata has the wrong types.
     """
     try:
-        fields = _decode_fields.decode(data)
-        meta = _decode_meta.decode(fields.pop("metadata", b"{}"))
+        fields = _decode(_fields_decoder, data)
+        meta = _decode(_meta_decoder, fields.pop("metadata", b"{}"))
     except msgspec.MsgspecError as error:
         msg = f"unreadable object: {error}"
         raise DecodeError(msg, field="metadata") from None
@@ -215,10 +232,16 @@ def decode_object(data: bytes | msgspec.Raw) -> StoredObject:
     return StoredObject(meta, _encode.encode(fields))
 
 
+def stored_from(tree: Tree) -> StoredObject:
+    """Return a decoded object in the form that the cache keeps, without its `managedFields`."""
+    rest = {name: value for name, value in tree.items() if name not in _HEAD}
+    return StoredObject(meta_from(tree.get("metadata", {})), _encode.encode(rest))
+
+
 def decode_list(data: bytes) -> ListPage:
     """Read one page of a LIST; an item that cannot be read is left out and counted."""
     try:
-        raw = _decode_list.decode(data)
+        raw = _decode(_list_decoder, data)
     except msgspec.MsgspecError as error:
         msg = f"unreadable list: {error}"
         raise DecodeError(msg) from None
@@ -235,9 +258,9 @@ def decode_list(data: bytes) -> ListPage:
 def decode_event(line: bytes) -> WatchEvent:
     """Read one watch line; raise DecodeError when it is cut or is not an event."""
     try:
-        raw = _decode_event.decode(line)
+        raw = _decode(_event_decoder, line)
         if raw.type == "ERROR":
-            return WatchEvent("ERROR", status=_decode_status.decode(raw.object))
+            return WatchEvent("ERROR", status=_decode(_status_decoder, raw.object))
     except msgspec.MsgspecError as error:
         msg = f"unreadable watch line: {error}"
         raise DecodeError(msg) from None
@@ -247,7 +270,7 @@ def decode_event(line: bytes) -> WatchEvent:
 def decode_status(data: bytes) -> Status | None:
     """Read the body of an error answer, or None when it is not a Status."""
     try:
-        return _decode_status.decode(data)
+        return _decode(_status_decoder, data)
     except msgspec.MsgspecError:
         return None
 

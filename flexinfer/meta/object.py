@@ -53,5 +53,6 @@ class Object(Model):
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"])
-            msg = f"{cls.resource.kind} {stored.meta.key}: {field}: {first['msg']}"
+            text = first["msg"].removeprefix("Value error, ")
+            msg = f"{cls.resource.kind} {stored.meta.key}: {field}: {text}"
             raise DecodeError(msg, field=field) from None

@@ -7,8 +7,9 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 from functools import total_ordering
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
+from pydantic import AfterValidator, Field
 from pydantic_core import core_schema
 
 from flexinfer.errors import ConfigurationError
@@ -17,10 +18,12 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
     from pydantic.json_schema import JsonSchemaValue
 
-PATTERN = (
-    r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)"
-    r"([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$"
+_AMOUNT = (
+    r"([0-9]+(\.[0-9]*)?|\.[0-9]+)"
+    r"([KMGTPE]i|[numkMGTPE]|[eE][+-]?0*[0-9]{1,2})?$"
 )
+PATTERN = rf"^[+-]?{_AMOUNT}"
+NON_NEGATIVE_PATTERN = rf"^\+?{_AMOUNT}"
 
 _SYNTAX = re.compile(
     r"(?P<sign>[+-]?)(?:(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]*))?|\.(?P<bare>[0-9]+))"
@@ -36,6 +39,7 @@ _BINARY_CAP = (2**63 - 1) * _NANO
 # Longer text and larger exponents are no amount of anything, only a way to burn memory.
 _MAX_LENGTH = 128
 _MAX_EXPONENT = 99
+_SHOWN = 40  # characters of what is wrong in a message
 
 
 class _Format(Enum):
@@ -66,7 +70,8 @@ class Quantity:
             return cls(text * _NANO)
         match = _SYNTAX.fullmatch(text) if isinstance(text, str) else None
         if match is None or len(match.string) > _MAX_LENGTH:
-            raise ConfigurationError(f"{text!r} is no quantity: write it like 500m, 2 or 16Gi")
+            shown = f"{str(text)[:_SHOWN]!r}"
+            raise ConfigurationError(f"{shown} is no quantity: write it like 500m, 2 or 16Gi")
         part = match["bare"] or match["part"] or ""
         digits = int((match["whole"] or "") + part)
         sign = -1 if match["sign"] == "-" else 1
@@ -160,12 +165,27 @@ class Quantity:
     ) -> JsonSchemaValue:
         return {
             "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "maxLength": _MAX_LENGTH,
             "pattern": PATTERN,
             "x-kubernetes-int-or-string": True,
         }
 
 
 ZERO = Quantity()
+
+
+def _not_negative(value: Quantity) -> Quantity:
+    if value.nanos < 0:
+        raise ConfigurationError(f"{value} is negative: write a quantity of zero or more")
+    return value
+
+
+NonNegativeQuantity = Annotated[
+    Quantity,
+    AfterValidator(_not_negative),
+    Field(json_schema_extra={"pattern": NON_NEGATIVE_PATTERN}),
+]
+"""A Quantity that may be zero but not negative, here and in the schema."""
 
 
 def _divide_up(dividend: int, divisor: int) -> int:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from flexinfer.meta.envelope import Tree
 
 _KUBECTL = str(Path(sys.executable).with_name("kubectl"))
+_TIMEOUT = 120.0  # seconds: the longest kubectl command here waits 30 by itself
 
 
 class AttachError(Exception):
@@ -29,24 +30,25 @@ class AttachError(Exception):
 
 
 def kubectl(*args: str, context: str) -> str:
-    """Run kubectl in *context* and return what it printed."""
-    done = subprocess.run(
-        [_KUBECTL, "--context", context, *args],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    """Run kubectl in *context* and return what it printed; raise AttachError when it fails."""
+    done = _run_kubectl("--context", context, *args)
     if done.returncode != 0:
         raise AttachError(f"kubectl {' '.join(args)}: {done.stderr.strip()}")
     return done.stdout
 
 
+def _run_kubectl(*args: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            [_KUBECTL, *args], capture_output=True, text=True, timeout=_TIMEOUT, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise AttachError(f"kubectl {' '.join(args)}: no end within {_TIMEOUT:g} s") from error
+
+
 def current_context() -> str:
-    """Return the name of kubectl's current context."""
-    done = subprocess.run(
-        [_KUBECTL, "config", "current-context"], capture_output=True, text=True, check=False
-    )
+    """Return the name of kubectl's current context; raise AttachError when there is none."""
+    done = _run_kubectl("config", "current-context")
     if done.returncode != 0:
         raise AttachError(
             "There is no current kubectl context: set one with `kubectl config use-context`, "

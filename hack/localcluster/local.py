@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flexinfer.envtest.controlplane import ControlPlane
+from flexinfer.errors import FlexInferError
 from hack.localcluster import expectations, show
 from hack.localcluster.processes import ManagerProcess
 
@@ -23,8 +24,9 @@ NAMESPACE = "flexinfer-system"
 SERVICE_ACCOUNT = "flexinfer-controller-manager"
 EXPECTATIONS = Path(__file__).with_name("expectations.yaml")
 NODES = (("nvidia-h100", "zone-a"), ("nvidia-h100", "zone-b"), ("cpu", "zone-a"))
-# Half of the hour that a token is valid for, as a kubelet does it.
+# Half of the hour that a token is valid for, as a kubelet does it; sooner after a failure.
 RENEW_SECONDS = 1800.0
+_RENEW_AGAIN_SECONDS = 30.0
 SAMPLES_WITHIN = 120.0
 
 
@@ -41,9 +43,14 @@ def cluster() -> Iterator[ControlPlane]:
         for profile, zone in NODES:
             plane.add_node(profile, zone=zone)
         step("Installing CRDs and roles")
-        plane.kubectl("apply", "--server-side", "-k", str(ROOT / "config/overlays/outside"))
-        plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+        install(plane)
         yield plane
+
+
+def install(plane: ControlPlane) -> None:
+    """Install CRDs and roles, for managers that run outside the cluster."""
+    plane.kubectl("apply", "--server-side", "-k", str(ROOT / "config/overlays/outside"))
+    plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
 
 
 @contextmanager
@@ -54,8 +61,14 @@ def service_account(plane: ControlPlane) -> Iterator[Path]:
     ended = threading.Event()
 
     def renew() -> None:
-        while not ended.wait(RENEW_SECONDS):
-            plane.write_service_account(folder, NAMESPACE, SERVICE_ACCOUNT)
+        wait = RENEW_SECONDS
+        while not ended.wait(wait):
+            try:
+                plane.write_service_account(folder, NAMESPACE, SERVICE_ACCOUNT)
+                wait = RENEW_SECONDS
+            except FlexInferError as error:
+                step(f"The manager's token was not renewed and is tried again: {error}")
+                wait = _RENEW_AGAIN_SECONDS
 
     renewer = threading.Thread(target=renew, name="token-renewer", daemon=True)
     renewer.start()
@@ -66,10 +79,10 @@ def service_account(plane: ControlPlane) -> Iterator[Path]:
         renewer.join()
 
 
-def prepare(plane: ControlPlane, folder: Path) -> ManagerProcess:
+def prepare(plane: ControlPlane, folder: Path, *, name: str = "manager") -> ManagerProcess:
     """Return the manager, not started yet, as the service account in *folder*."""
     credentials = (f"--service-account-dir={folder}", f"--server={plane.url}")
-    return ManagerProcess.prepare(plane.processes, credentials)
+    return ManagerProcess.prepare(plane.processes, credentials, name=name)
 
 
 @contextmanager

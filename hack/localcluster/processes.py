@@ -30,9 +30,12 @@ class ManagerProcess:
     credentials: Sequence[str]
     metrics_port: int
     probe_port: int
+    name: str = "manager"
 
     @classmethod
-    def prepare(cls, processes: Processes, credentials: Sequence[str]) -> ManagerProcess:
+    def prepare(
+        cls, processes: Processes, credentials: Sequence[str], *, name: str = "manager"
+    ) -> ManagerProcess:
         """Choose free ports; nothing is started yet."""
         metrics_port, probe_port = free_ports(2)
         return cls(
@@ -40,17 +43,18 @@ class ManagerProcess:
             credentials=credentials,
             metrics_port=metrics_port,
             probe_port=probe_port,
+            name=name,
         )
 
     @property
     def log(self) -> Path:
         """Return the file that holds what the manager says."""
-        return self.processes.log("manager")
+        return self.processes.log(self.name)
 
     def start(self, *extra: str) -> int:
         """Start the manager and return its process id."""
         return self.processes.start(
-            "manager",
+            self.name,
             [
                 str(Path(sys.executable).with_name("flexinfer")),
                 "manager",

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 MODELS_PATH = "/models"
 
+# Probes count in 32 bits, and the API server drops what is above.
+_LONGEST_STARTUP = 2**31 - 1
+
 COMMON_KEYS = (
     Key(name="startupTimeout", kind=Kind.DURATION),
     Key(name="startupTimeoutSeconds", kind=Kind.INTEGER),
@@ -91,10 +94,8 @@ class Backend:
 
     def supports(self, accelerator: Accelerator) -> bool:
         """Tell whether the server has a build for this hardware."""
-        return accelerator.vendor in self.vendors and not (
-            accelerator.architecture.startswith(self.unsupported_architectures)
-            if self.unsupported_architectures
-            else False
+        return accelerator.vendor in self.vendors and not accelerator.architecture.startswith(
+            self.unsupported_architectures
         )
 
     def image(self, accelerator: Accelerator, environment: Mapping[str, str]) -> str:
@@ -118,8 +119,9 @@ class Backend:
 
 def _startup_problems(config: Mapping[str, object]) -> tuple[str, ...]:
     seconds = config.get("startupTimeoutSeconds", 1)
-    if isinstance(seconds, int | float) and seconds < 1:
-        return (f"spec.config.startupTimeoutSeconds must be at least 1, not {seconds}",)
+    if isinstance(seconds, int | float) and not 1 <= seconds <= _LONGEST_STARTUP:
+        bound = "least 1" if seconds < 1 else f"most {_LONGEST_STARTUP}"
+        return (f"spec.config.startupTimeoutSeconds must be at {bound}, not {seconds}",)
     return ()
 
 

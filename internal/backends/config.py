@@ -14,6 +14,11 @@ from flexinfer.meta.envelope import encode_sorted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+# From here on JSON readers that know only doubles, such as Go's, round.
+_TOO_MUCH = 10**15
+# What is nested deeper than a reader can follow would reach the server changed.
+_MAX_LEVELS = 32
+
 
 class Kind(Enum):
     """Name the JSON type that a key takes; the value is the name that messages use."""
@@ -73,11 +78,11 @@ def literal(text: str) -> str:
 
 
 def misfits(keys: Iterable[Key], config: Mapping[str, object]) -> tuple[str, ...]:
-    """Return one sentence for every value of *config* that has the wrong type."""
+    """Return one sentence for every value of *config* that has the wrong type or is absurd."""
     return tuple(
-        f"spec.config.{key.name} must be {key.kind.value}, not {_type_name(config[key.name])}"
+        f"spec.config.{key.name} {problem}"
         for key in keys
-        if key.name in config and not key.kind.admits(config[key.name])
+        if key.name in config and (problem := _problem(key.kind, config[key.name]))
     )
 
 
@@ -89,6 +94,24 @@ def unread(keys: Iterable[Key], config: Mapping[str, object]) -> tuple[str, ...]
 def arguments(keys: Iterable[Key], config: Mapping[str, object]) -> Sequence[str]:
     """Return the command line that *config*, already checked, asks for."""
     return [a for key in keys if key.name in config for a in key.arguments(config[key.name])]
+
+
+def _problem(kind: Kind, value: object) -> str:
+    if not kind.admits(value):
+        return f"must be {kind.value}, not {_type_name(value)}"
+    if isinstance(value, int | float) and abs(value) >= _TOO_MUCH:
+        return "is out of range: give a number of at most 15 digits"
+    if isinstance(value, dict) and not _is_within(value, _MAX_LEVELS):
+        return f"is nested too deep: give an object of at most {_MAX_LEVELS} levels"
+    return ""
+
+
+def _is_within(value: object, levels: int) -> bool:
+    """Tell whether lists and objects in *value* are nested at most *levels* deep."""
+    if not isinstance(value, dict | list):
+        return True
+    items = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(_is_within(item, levels - 1) for item in items)
 
 
 def _is_number(value: object) -> bool:

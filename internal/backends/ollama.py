@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from internal.backends.backend import Backend, Launch, model_path
+from internal.backends.backend import MODELS_PATH, Backend, Launch, model_path
 from internal.backends.image import ImageRule
 from internal.backends.source import Scheme
 from internal.gpu.accelerator import Vendor
@@ -29,7 +29,7 @@ def _environment(launch: Launch) -> Mapping[str, str]:
     return {
         "OLLAMA_HOST": f"0.0.0.0:{_PORT}",
         "OLLAMA_KEEP_ALIVE": "-1",
-        "OLLAMA_MODELS": model_path(launch.source) if is_claim else "/models",
+        "OLLAMA_MODELS": model_path(launch.source) if is_claim else MODELS_PATH,
     }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from api.flexinfer.v1alpha2.reasons import Reason
-from flexinfer.kinds.condition import find
+from flexinfer.kinds.condition import is_true
 from internal.gpu.accelerator import CPU, Accelerator, Vendor
 from internal.gpu.inventory import GPUs, gpus_of
 
@@ -80,7 +80,7 @@ def _offers(node: Node, wish: Wish) -> tuple[Sequence[GPUs], str]:
         return (), "without the labels of spec.nodeSelector"
     if not offers:
         return (), "without allocatable GPUs of that kind"
-    if not _is_ready(node):
+    if not is_true(node.status.conditions, "Ready"):
         return (), "not Ready"
     if node.spec.unschedulable:
         return (), "cordoned"
@@ -88,11 +88,6 @@ def _offers(node: Node, wish: Wish) -> tuple[Sequence[GPUs], str]:
         return (), f"with the taint {taint.key}={taint.value}:{taint.effect}"
     enough = [gpus for gpus in offers if gpus.count >= wish.count]
     return enough, f"with fewer than {wish.count} allocatable GPUs"
-
-
-def _is_ready(node: Node) -> bool:
-    ready = find(node.status.conditions, "Ready")
-    return ready is not None and ready.is_true
 
 
 def _tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:

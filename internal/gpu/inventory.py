@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 
     from flexinfer.kinds.node import Node
 
-# Labels of NVIDIA's GPU feature discovery, of AMD's node labeller, and of this project's agent.
+# Labels of NVIDIA's GPU feature discovery and of AMD's node labeller; the last one is for nodes
+# that neither of them has labelled.
 NVIDIA_MAJOR = "nvidia.com/gpu.compute.major"
 NVIDIA_MINOR = "nvidia.com/gpu.compute.minor"
 NVIDIA_PRODUCT = "nvidia.com/gpu.product"
 NVIDIA_MEMORY = "nvidia.com/gpu.memory"
 AMD_ARCHITECTURE = "gpu.amd.com/gpu-architecture"
 AMD_MODEL = "gpu.amd.com/model"
-AGENT_ARCHITECTURE = "flexinfer.ai/gpu.arch"
+OWN_ARCHITECTURE = "flexinfer.ai/gpu.arch"
+
+_MEMORY_DIGITS = 9  # a petabyte, and within the 32 bits of the status
 
 _AMD_FAMILIES = {
     "amd.com/gpu.family.GC_11_0_0": "gfx1100",
@@ -60,13 +63,12 @@ def _amount(text: str | None) -> int:
 
 def _describe(vendor: Vendor, count: int, labels: Mapping[str, str]) -> GPUs:
     if vendor is Vendor.NVIDIA:
-        memory = labels.get(NVIDIA_MEMORY, "")
         return GPUs(
             vendor=vendor,
             count=count,
             architecture=_nvidia_architecture(labels),
             product=labels.get(NVIDIA_PRODUCT, ""),
-            memory_mb=int(memory) if memory.isdecimal() else None,
+            memory_mb=_megabytes(labels.get(NVIDIA_MEMORY, "")),
         )
     return GPUs(
         vendor=vendor,
@@ -76,14 +78,20 @@ def _describe(vendor: Vendor, count: int, labels: Mapping[str, str]) -> GPUs:
     )
 
 
+def _megabytes(label: str) -> int | None:
+    """Read a label that anybody may have written: what no GPU has counts as unknown."""
+    is_amount = label.isascii() and label.isdecimal() and len(label) <= _MEMORY_DIGITS
+    return int(label) if is_amount else None
+
+
 def _nvidia_architecture(labels: Mapping[str, str]) -> str:
-    """Join major and minor (8 and 9 give `sm_89`); without both the agent's label decides."""
+    """Join major and minor (8 and 9 give `sm_89`); without both our own label decides."""
     major, minor = labels.get(NVIDIA_MAJOR, ""), labels.get(NVIDIA_MINOR, "")
-    return f"sm_{major}{minor}" if major and minor else labels.get(AGENT_ARCHITECTURE, "")
+    return f"sm_{major}{minor}" if major and minor else labels.get(OWN_ARCHITECTURE, "")
 
 
 def _amd_architecture(labels: Mapping[str, str]) -> str:
-    if named := labels.get(AMD_ARCHITECTURE) or labels.get(AGENT_ARCHITECTURE):
+    if named := labels.get(AMD_ARCHITECTURE) or labels.get(OWN_ARCHITECTURE):
         return named
     family = next((arch for label, arch in _AMD_FAMILIES.items() if label in labels), "")
     model = labels.get(AMD_MODEL, "")

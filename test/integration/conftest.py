@@ -36,6 +36,30 @@ class Models:
     plane: ControlPlane
     namespace: str
 
+    @staticmethod
+    def gpu_spec(selector: Tree, **more: object) -> Tree:
+        """Return the spec of a Model on one GPU of the nodes that *selector* selects."""
+        return {
+            "backend": "vllm",
+            "source": "HF://Qwen/Qwen2.5-7B-Instruct",
+            "gpu": {"vendor": "nvidia"},
+            "nodeSelector": selector,
+            "serverless": {"enabled": False},
+            **more,
+        }
+
+    @staticmethod
+    def cpu_spec(selector: Tree, **more: object) -> Tree:
+        """Return the spec of a Model on the CPUs of the nodes that *selector* selects."""
+        return {
+            "backend": "llamacpp",
+            "source": "HF://Qwen/Qwen2.5-0.5B-Instruct-GGUF",
+            "config": {"ggufFile": "qwen2.5-0.5b-instruct-q4_k_m.gguf"},
+            "nodeSelector": selector,
+            "serverless": {"enabled": False},
+            **more,
+        }
+
     def path(self, plural: str, name: str = "") -> str:
         roots = {
             "models": "/apis/ai.flexinfer/v1alpha2",
@@ -64,7 +88,7 @@ class Models:
     def condition(self, name: str, type_: str = "Ready") -> Tree:
         """Return a condition that speaks of the present generation."""
         model = self.get("models", name)
-        found: Tree = next(c for c in model["status"]["conditions"] if c["type"] == type_)
+        found: Tree = {c["type"]: c for c in model["status"]["conditions"]}[type_]
         assert found["observedGeneration"] == model["metadata"]["generation"], found
         return found
 

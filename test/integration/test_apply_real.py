@@ -15,7 +15,7 @@ from flexinfer import conditions
 from flexinfer.apply import Applier, Outcome, StatusWriter
 from flexinfer.client.auth import StaticCredentials
 from flexinfer.client.direct import DirectClient
-from flexinfer.client.protocol import Propagation
+from flexinfer.client.protocol import Patch, Propagation
 from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
 from flexinfer.errors import (
@@ -38,7 +38,7 @@ from flexinfer.meta.object import Object
 from flexinfer.meta.resource import GroupVersionKind, NamespacedName, Resource
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from flexinfer.envtest.controlplane import ControlPlane
@@ -61,11 +61,16 @@ class Widget(Object):
 
 
 class Client(DirectClient):
-    """Ask the server each time; `meanwhile` happens once, just before the next write."""
+    """Ask the server each time; `meanwhile` happens once, just before the next write.
+
+    `looks` counts the reads past a cache.
+    """
 
     meanwhile: Callable[[], object] | None = None
+    looks = 0
 
     async def live_read(self, resource: Resource, key: NamespacedName) -> StoredObject | None:
+        self.looks += 1
         return await self.read(resource, key)
 
     async def apply(
@@ -80,6 +85,26 @@ class Client(DirectClient):
         self._happen()
         return await super().apply(
             resource, intent, field_manager=field_manager, force=force, subresource=subresource
+        )
+
+    async def patch(
+        self,
+        resource: Resource,
+        key: NamespacedName,
+        patch: Tree | Sequence[Tree],
+        *,
+        content_type: Patch,
+        field_manager: str,
+        subresource: str = "",
+    ) -> StoredObject:
+        self._happen()
+        return await super().patch(
+            resource,
+            key,
+            patch,
+            content_type=content_type,
+            field_manager=field_manager,
+            subresource=subresource,
         )
 
     async def delete(
@@ -130,6 +155,32 @@ class Bench:
 
     def get(self, resource: Resource, name: str) -> Tree:
         return self.admin.get(self.path(resource, name))
+
+    def reference(self) -> Tree:
+        return {
+            "apiVersion": Widget.resource.api_version,
+            "kind": "Widget",
+            "name": "owner",
+            "uid": self.owner.metadata.uid,
+            "controller": True,
+        }
+
+    def create_as(self, manager: str, resource: Resource, body: Tree) -> None:
+        """Create as a client that knows nothing of apply would."""
+        params = {"fieldManager": manager}
+        path = resource.collection_path(self.namespace)
+        self.admin.request("POST", path, params=params, body=body)
+
+    def own(self, resource: Resource, name: str) -> None:
+        """Make it a child of the owner, as somebody by hand."""
+        metadata = {"ownerReferences": [self.reference()]}
+        self.admin.merge(self.path(resource, name), {"metadata": metadata})
+
+    def note(self, resource: Resource, name: str) -> None:
+        """Change what is nobody else's, with the tool that `own` was done with."""
+        self.admin.merge(
+            self.path(resource, name), {"metadata": {"annotations": {"note": "theirs"}}}
+        )
 
     def writes(self) -> list[tuple[str, str, int]]:
         """Return verb, plural and answer of what we wrote since the last look."""
@@ -456,6 +507,75 @@ async def test_a_removed_owner_reference_is_put_back(bench: Connect) -> None:
         assert again.object.meta.controller is not None
 
 
+async def test_what_an_earlier_owner_of_the_name_left_behind_is_not_taken_over(
+    bench: Connect,
+) -> None:
+    async with bench() as b:
+        intent = config_map(b.namespace, "a")
+        await b.applier.apply(CONFIG_MAP, intent, owner=b.owner)
+        b.admin.merge(b.path(CONFIG_MAP, "settings"), {"metadata": {"ownerReferences": []}})
+        b.admin.delete(b.path(Widget.resource, "owner"))
+        b.writes()
+        with pytest.raises(NotOursError, match="it exists already and has no controller"):
+            await b.applier.apply(CONFIG_MAP, intent, owner=b.make_owner("owner"))
+        assert b.writes() == []
+
+
+@pytest.mark.parametrize(
+    ("manager", "is_owner"), [(MANAGER, False), (MANAGER, True), ("earlier", True)]
+)
+async def test_what_was_written_by_updates_before_is_taken_over_and_cleared_away(
+    bench: Connect,
+    manager: str,
+    is_owner: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    async with bench() as b:
+        intent = service(b.namespace)
+        before = service(b.namespace, 9000, sessionAffinity="ClientIP")
+        before["spec"]["ports"].append({"name": "old", "port": 9001})
+        before["metadata"]["ownerReferences"] = [b.reference()] if is_owner else []
+        b.create_as(manager, Service.resource, before)
+        b.own(Service.resource, "web")
+        b.note(Service.resource, "web")
+        applied = await b.applier.apply(Service.resource, intent, owner=b.owner)
+        assert applied.outcome is Outcome.UPDATED
+        live = b.get(Service.resource, "web")
+        assert [port["port"] for port in live["spec"]["ports"]] == [80]
+        assert live["spec"]["sessionAffinity"] == "None"
+        assert live["metadata"]["annotations"]["note"] == "theirs"
+        done = ("patch", "services", 200)
+        assert b.writes() == [done, done]
+        for applier in (b.applier, b.new_applier()):
+            again = await applier.apply(Service.resource, intent, owner=b.owner)
+            assert again.outcome is Outcome.UNCHANGED
+        assert b.writes() == [done]
+
+
+async def test_what_a_former_manager_applied_goes_when_nobody_asks_for_it(bench: Connect) -> None:
+    async with bench() as b:
+        former = Applier(b.client, field_manager="former")
+        intent = config_map(b.namespace, "a")
+        more = intent | {"data": {"key": "a", "old": "b"}}
+        await former.apply(CONFIG_MAP, more, owner=b.owner)
+        await b.applier.apply(CONFIG_MAP, intent, owner=b.owner)
+        assert b.get(CONFIG_MAP, "settings")["data"] == {"key": "a", "old": "b"}
+        heir = Applier(b.client, field_manager=MANAGER, former_managers=["former"])
+        await heir.apply(CONFIG_MAP, intent, owner=b.owner)
+        assert b.get(CONFIG_MAP, "settings")["data"] == {"key": "a"}
+
+
+async def test_what_changes_while_it_is_taken_over_is_looked_at_again(bench: Connect) -> None:
+    async with bench() as b:
+        intent = config_map(b.namespace, "a")
+        b.create_as(MANAGER, CONFIG_MAP, intent | {"data": {"key": "a", "old": "b"}})
+        b.own(CONFIG_MAP, "settings")
+        b.client.meanwhile = lambda: b.note(CONFIG_MAP, "settings")
+        with pytest.raises(ConflictError, match="has been modified"):
+            await b.applier.apply(CONFIG_MAP, intent, owner=b.owner)
+        await b.applier.apply(CONFIG_MAP, intent, owner=b.owner)
+        assert b.get(CONFIG_MAP, "settings")["data"] == {"key": "a"}
+
+
 async def test_an_object_without_owner_is_ours_until_a_controller_has_it(bench: Connect) -> None:
     async with bench() as b:
         intent = config_map(b.namespace, "a")
@@ -677,7 +797,9 @@ async def test_a_job_with_another_template_is_made_anew(bench: Connect) -> None:
         ]
 
 
-async def test_a_job_that_does_not_go_is_waited_for_and_then_made_anew(bench: Connect) -> None:
+async def test_a_job_that_does_not_go_is_waited_for_and_then_made_anew(
+    bench: Connect, eventually: Eventually
+) -> None:
     async with bench() as b:
         impatient = Applier(b.client, field_manager=MANAGER, recreate_timeout=0.3)
         await impatient.apply(JOB, job(b.namespace, "one"), owner=b.owner)
@@ -689,8 +811,11 @@ async def test_a_job_that_does_not_go_is_waited_for_and_then_made_anew(bench: Co
                 await impatient.apply(JOB, changed, owner=b.owner)
         assert [write for write in b.writes() if write[0] == "delete"] == [("delete", "jobs", 200)]
 
+        seen = b.client.looks
+
         async def release() -> None:
-            await anyio.sleep(0.1)
+            # It is found terminating, and looked for again: so it is waited for.
+            await eventually(lambda: b.client.looks >= seen + 2)
             b.admin.merge(path, {"metadata": {"finalizers": []}})
 
         async with anyio.create_task_group() as tasks:

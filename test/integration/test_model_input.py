@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flexinfer.envtest.eventually import eventually
+from flexinfer.envtest.eventually import eventually, eventually_sync
 from flexinfer.errors import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractAsyncContextManager
 
     from flexinfer.manager import Manager
@@ -41,6 +43,13 @@ REFUSED = {
         {"resources": {"requests": {"amd.com/gpu": "1"}}},
         "spec.resources.requests must not name nvidia.com/gpu",
     ),
+    "a negative amount": ({"resources": {"limits": {"cpu": "-1"}}}, "spec.resources.limits.cpu"),
+    "an absurd amount": ({"resources": {"limits": {"cpu": "1e100"}}}, "spec.resources.limits.cpu"),
+    "an endless amount": (
+        {"resources": {"requests": {"memory": "9" * 129}}},
+        "spec.resources.requests.memory: Too long",
+    ),
+    "a negative size": ({"cache": {"size": "-5Gi"}}, "spec.cache.size"),
     "count with vendor cpu": (
         {"gpu": {**CPU, "count": 1}},
         "spec.gpu.count must be absent when spec.gpu.vendor is cpu",
@@ -55,6 +64,14 @@ REFUSED = {
     ),
     "nine GPUs": ({"gpu": {"count": 9}}, "spec.gpu.count"),
     "a digest that is none": ({"imageDigest": "sha256:abc"}, "spec.imageDigest"),
+    "a digest of another kind": (
+        {"imageDigest": f"sha512:{'a' * 128}"},
+        "spec.imageDigest must be a SHA-256 digest: 64 digits 0-9 and a-f",
+    ),
+    "a digest in capitals": (
+        {"imageDigest": f"sha256:{'A' * 64}"},
+        "spec.imageDigest must be a SHA-256 digest: 64 digits 0-9 and a-f",
+    ),
     "memory for a claim": (
         {"source": "pvc://weights/llama.gguf", "cache": {"strategy": "Memory"}},
         "spec.cache.strategy must not be Memory with a pvc:// source",
@@ -64,8 +81,28 @@ REFUSED = {
         "spec.cache.pvcName needs spec.cache.strategy SharedPVC",
     ),
     "an unknown strategy": ({"cache": {"strategy": "Disk"}}, "spec.cache.strategy"),
+    "a toleration of nothing": (
+        {"tolerations": [{"effect": "NoSchedule"}]},
+        "spec.tolerations needs a key, unless its operator is Exists",
+    ),
+    "a toleration of any value but one": (
+        {"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]},
+        "remove value or use operator Equal",
+    ),
+    "seconds without eviction": (
+        {"tolerations": [{"key": "a", "effect": "NoSchedule", "tolerationSeconds": 5}]},
+        "set that effect or remove tolerationSeconds",
+    ),
+    "two aliases in one": ({"litellm": {"aliases": ["a,b"]}}, "spec.litellm.aliases[0]"),
     "a wrong type": ({"serverless": {"minReplicas": "two"}}, "spec.serverless.minReplicas"),
-    "a duration that is none": ({"serverless": {"idleTimeout": "5 min"}}, "idleTimeout"),
+    "a duration that is none": (
+        {"serverless": {"idleTimeout": "5d"}},
+        "must be a duration of zero or more, such as 90s, 5m or 1h30m",
+    ),
+    "a negative duration": (
+        {"serverless": {"coldStartTimeout": "-5m"}},
+        "must be a duration of zero or more, such as 90s, 5m or 1h30m",
+    ),
 }
 
 
@@ -162,6 +199,22 @@ async def test_ready_says(
         models.get("services", "reported")
 
 
+async def test_a_model_of_absurd_depth_harms_nobody(models: Any, controller: Run) -> None:
+    kubectl, namespace = models.plane.kubectl, f"--namespace={models.namespace}"
+    head = {"apiVersion": "ai.flexinfer/v1alpha2", "kind": "Model", "metadata": {"name": "deep"}}
+    spec = GOOD | {"config": GOOD["config"] | {"deep": "bottomless"}}
+    text = json.dumps(head | {"spec": spec})
+    text = text.replace('"bottomless"', '{"a":' * 1500 + "1" + "}" * 1500)
+    kubectl("create", "--raw", models.path("models"), "-f", "-", stdin=text)
+    models.create("idle", GOOD | {"serverless": {}})
+    async with controller():
+        await models.reaches("idle", "WaitingForActivation")
+        unread = "backend llamacpp does not read spec.config.deep"
+        message = ("get", namespace, "mdl/deep", "-o", "jsonpath={.status.message}")
+        await eventually(lambda: unread in kubectl(*message), within=30)
+        kubectl("delete", namespace, "mdl/deep")
+
+
 @pytest.mark.parametrize("plural", ["services", "deployments"])
 async def test_an_object_of_somebody_else_is_left_untouched_and_named(
     models: Any, controller: Run, cpus: Tree, plural: str
@@ -194,34 +247,59 @@ def foreign(plural: str) -> Tree:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
 
 
-async def test_a_model_that_does_not_fit_its_type_says_which_field(
+LONG = "l" * 49
+ACTIVE = "2026-01-01T00:00:00Z"
+
+
+async def test_models_from_before_a_stricter_crd_say_what_is_wrong(
     models: Any, controller: Run
 ) -> None:
+    with loose_schema(models):
+        await eventually(lambda: models.create("many", GOOD | {"gpu": {"count": "many"}}))
+        models.create(LONG, GOOD)
+        models.create("older", GOOD | {"serverless": {}})
+        models.create("oldest", GOOD | {"serverless": {}})
+        for name in ("many", "older"):
+            write_status(
+                models, name, {"phase": "Downloading", "lastActiveTime": "2026-01-01T00:00:00Z"}
+            )
+        write_status(models, "oldest", {"gpu": {"memoryMB": "24Gi"}})
+    async with controller():
+        model = await models.reaches("many", "InvalidSpec", phase="Failed", text="spec.gpu.count")
+        assert model["status"]["lastActiveTime"] == ACTIVE
+        await models.reaches(LONG, "InvalidSpec", phase="Failed", text="at most 48 characters")
+        for name in ("older", "oldest"):
+            model = await models.reaches(name, "WaitingForActivation", phase="Idle")
+            assert "gpu" not in model["status"]
+        models.change("many", {"gpu": {"count": None, "vendor": "cpu"}, "serverless": None})
+        await models.reaches("many", "WaitingForActivation", phase="Idle")
+
+
+@contextmanager
+def loose_schema(models: Any) -> Iterator[None]:
+    """Let everything be stored, as an older CRD might have; then be strict again."""
     admin = models.plane.admin
     crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/models.ai.flexinfer"
-    kept = admin.get(crd)["spec"]
+    kept = admin.get(crd)["spec"]["versions"]
     loose = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    versions = [dict(kept["versions"][0])]
-    versions[0]["schema"] = {
-        "openAPIV3Schema": {"type": "object", "properties": {"spec": loose, "status": loose}}
-    }
-    admin.merge(crd, {"spec": {"versions": versions}})
+    schema = {"type": "object", "properties": {"spec": loose, "status": loose}}
+    admin.merge(crd, {"spec": {"versions": [kept[0] | {"schema": {"openAPIV3Schema": schema}}]}})
     try:
-        created = await eventually(lambda: stored_loosely(models))
-        assert created["spec"]["gpu"]["count"] == "many"
-        async with controller():
-            await models.reaches("old", "InvalidSpec", phase="Failed", text="spec.gpu.count")
+        yield
     finally:
-        admin.delete(models.path("models", "old"))
-        admin.merge(crd, {"spec": {"versions": kept["versions"]}})
+        admin.merge(crd, {"spec": {"versions": kept}})
 
     def is_strict_again() -> None:
         with pytest.raises(ApiError):
             models.create("still-loose", GOOD | {"gpu": {"count": "many"}})
 
-    await eventually(is_strict_again)
+    eventually_sync(is_strict_again)
 
 
-def stored_loosely(models: Any) -> Tree:
-    created: Tree = models.create("old", GOOD | {"gpu": {"count": "many"}})
-    return created
+def write_status(models: Any, name: str, status: Tree) -> None:
+    models.plane.admin.request(
+        "PATCH",
+        f"{models.path('models', name)}/status",
+        body={"status": status},
+        content_type="application/merge-patch+json",
+    )

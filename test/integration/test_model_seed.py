@@ -24,32 +24,10 @@ OLD_SELECTOR = {
 }
 
 
-def gpu_spec(selector: Tree, **more: object) -> Tree:
-    return {
-        "backend": "vllm",
-        "source": "HF://Qwen/Qwen2.5-7B-Instruct",
-        "gpu": {"vendor": "nvidia"},
-        "nodeSelector": selector,
-        "serverless": {"enabled": False},
-        **more,
-    }
-
-
-def cpu_spec(selector: Tree, **more: object) -> Tree:
-    return {
-        "backend": "llamacpp",
-        "source": "HF://Qwen/Qwen2.5-0.5B-Instruct-GGUF",
-        "config": {"ggufFile": "qwen2.5-0.5b-instruct-q4_k_m.gguf"},
-        "nodeSelector": selector,
-        "serverless": {"enabled": False},
-        **more,
-    }
-
-
 async def test_ensure_service_preserves_cluster_ip(
     models: Any, controller: Run, h100s: Tree
 ) -> None:
-    models.create("mover", gpu_spec(h100s, backend="ollama", source="ollama://mistral:7b"))
+    models.create("mover", models.gpu_spec(h100s, backend="ollama", source="ollama://mistral:7b"))
     async with controller():
         await models.reaches("mover", "BackendReady")
         before = models.get("services", "mover")["spec"]
@@ -72,7 +50,7 @@ def ports_of(service: Tree, number: int) -> Tree:
 async def test_ensure_deployment_preserves_selector_and_matches_template(
     models: Any, controller: Run, h100s: Tree
 ) -> None:
-    model = models.create("veteran", gpu_spec(h100s))
+    model = models.create("veteran", models.gpu_spec(h100s))
     models.plane.admin.create(models.path("deployments"), old_deployment(model))
     old = await eventually(lambda: models.pods("veteran")[0]["metadata"]["name"])
     async with controller():
@@ -117,7 +95,7 @@ def old_deployment(model: Tree) -> Tree:
 async def test_ensure_deployment_multi_replica_includes_spreading_constraints(
     models: Any, controller: Run, h100s: Tree
 ) -> None:
-    models.create("twins", gpu_spec(h100s, serverless={"minReplicas": 2}))
+    models.create("twins", models.gpu_spec(h100s, serverless={"minReplicas": 2}))
     async with controller():
         model = await models.reaches("twins", "BackendReady", text="2 of 2 replicas are ready")
         deployment = models.get("deployments", "twins")
@@ -138,7 +116,7 @@ async def test_ensure_deployment_multi_replica_includes_spreading_constraints(
 
 
 async def test_set_model_condition(models: Any, controller: Run, cpus: Tree) -> None:
-    models.create("flipper", cpu_spec(cpus, serverless={}))
+    models.create("flipper", models.cpu_spec(cpus, serverless={}))
     async with controller():
         await models.reaches("flipper", "WaitingForActivation", phase="Idle")
         idle = models.condition("flipper")

@@ -27,34 +27,12 @@ MISBEHAVIOUR = {
 }
 
 
-def cpu_spec(selector: Tree, **more: object) -> Tree:
-    return {
-        "backend": "llamacpp",
-        "source": "HF://Qwen/Qwen2.5-0.5B-Instruct-GGUF",
-        "config": {"ggufFile": "qwen2.5-0.5b-instruct-q4_k_m.gguf"},
-        "nodeSelector": selector,
-        "serverless": {"enabled": False},
-        **more,
-    }
-
-
-def gpu_spec(selector: Tree, **more: object) -> Tree:
-    return {
-        "backend": "vllm",
-        "source": "HF://Qwen/Qwen2.5-7B-Instruct",
-        "gpu": {"vendor": "nvidia"},
-        "nodeSelector": selector,
-        "serverless": {"enabled": False},
-        **more,
-    }
-
-
 @pytest.mark.parametrize("behaviour", MISBEHAVIOUR)
 async def test_what_a_pod_does_reaches_ready(
     models: Any, controller: Run, cpus: Tree, behaviour: Behaviour
 ) -> None:
     phase, reason, text = MISBEHAVIOUR[behaviour]
-    models.create("sick", cpu_spec(cpus))
+    models.create("sick", models.cpu_spec(cpus))
     async with controller():
         await eventually(lambda: models.get("deployments", "sick"))
         annotations = {BEHAVIOUR: behaviour, EXIT_CODE: "137", MESSAGE: "out of memory"}
@@ -83,7 +61,7 @@ def checking(model: Tree) -> Tree:
 async def test_a_third_replica_finds_no_place_while_two_serve(
     models: Any, controller: Run, h100s: Tree
 ) -> None:
-    models.create("triplets", gpu_spec(h100s, serverless={"minReplicas": 3}))
+    models.create("triplets", models.gpu_spec(h100s, serverless={"minReplicas": 3}))
     async with controller():
         text = "2 of 3 replicas are ready; pod triplets-"
         model = await models.reaches("triplets", "BackendReady", phase="Ready", text=text)
@@ -94,7 +72,7 @@ async def test_a_pod_too_large_for_every_node_is_unschedulable(
     models: Any, controller: Run, cpus: Tree
 ) -> None:
     resources = {"requests": {"cpu": "1000"}}
-    models.create("giant", cpu_spec(cpus, resources=resources))
+    models.create("giant", models.cpu_spec(cpus, resources=resources))
     async with controller():
         await models.reaches("giant", "Unschedulable", phase="Pending", text="Insufficient cpu")
 
@@ -105,7 +83,7 @@ async def test_a_missing_runtime_class_is_named(models: Any, controller: Run, h1
     kept = admin.get(f"{path}/nvidia")
     admin.delete(f"{path}/nvidia")
     try:
-        models.create("classless", gpu_spec(h100s))
+        models.create("classless", models.gpu_spec(h100s))
         async with controller():
             await models.reaches(
                 "classless",
@@ -124,7 +102,8 @@ async def test_a_claim_is_missed_then_bound_then_served(
     admin = models.plane.admin
     node = f"{models.namespace}-cpu"
     models.create(
-        "claimant", cpu_spec(cpus, source="pvc://weights/llama", config={"ggufFile": "m.gguf"})
+        "claimant",
+        models.cpu_spec(cpus, source="pvc://weights/llama", config={"ggufFile": "m.gguf"}),
     )
     async with controller():
         await models.reaches(
@@ -165,7 +144,7 @@ async def test_a_claim_is_missed_then_bound_then_served(
 async def test_cordoned_nodes_take_no_new_pods_and_end_no_service(
     models: Any, controller: Run, h100s: Tree
 ) -> None:
-    models.create("steady", gpu_spec(h100s))
+    models.create("steady", models.gpu_spec(h100s))
     async with controller():
         await models.reaches("steady", "BackendReady", phase="Ready")
         for zone in ("zone-a", "zone-b"):
@@ -185,23 +164,36 @@ async def test_cordoned_nodes_take_no_new_pods_and_end_no_service(
         await models.reaches("steady", "NoMatchingNodes", phase="Failed", text="2 cordoned")
 
 
+@pytest.mark.parametrize(
+    ("plural", "number"),
+    [
+        ("services", "spec/ports/0/port"),
+        ("deployments", "spec/template/spec/containers/0/ports/0/containerPort"),
+    ],
+)
 async def test_a_port_that_somebody_changed_is_put_back(
-    models: Any, controller: Run, cpus: Tree
+    models: Any, controller: Run, h100s: Tree, plural: str, number: str
 ) -> None:
-    models.create("ported", cpu_spec(cpus))
+    models.create("ported", models.gpu_spec(h100s))
     async with controller():
         await models.reaches("ported", "BackendReady")
-        path = models.path("services", "ported")
+        path = models.path(plural, "ported")
         models.plane.admin.request(
             "PATCH",
             path,
-            body=[{"op": "replace", "path": "/spec/ports/0/port", "value": 9999}],
+            body=[{"op": "replace", "path": f"/{number}", "value": 9999}],
             content_type="application/json-patch+json",
         )
-        await eventually(
-            lambda: [p["port"] for p in models.plane.admin.get(path)["spec"]["ports"]] == [8080]
-        )
+        *way, _, last = number.split("/")
+
+        def ports() -> list[int]:
+            found: Any = models.plane.admin.get(path)
+            for field in way:
+                found = found[int(field) if field.isdecimal() else field]
+            return [port[last] for port in found]
+
+        await eventually(lambda: ports() == [8000])
         models.change("ported", {"litellm": {"aliases": ["x"]}})
         await models.reaches("ported", "BackendReady")
-        models.change("ported", {"litellm": {"aliases": ["y"]}})
-        await models.reaches("ported", "BackendReady")
+        models.change("ported", {"backend": "ollama"})
+        await eventually(lambda: ports() == [11434])

@@ -34,17 +34,23 @@ def plane() -> Iterator[ControlPlane]:
         yield running
 
 
+SPEC = {
+    "backend": "llamacpp",
+    "source": "HF://ggml-org/models",
+    "serverless": {"enabled": False},
+    "config": {"ggufFile": "tiny.gguf"},
+}
+
+
+def model(name: str) -> Tree:
+    head = {"apiVersion": "ai.flexinfer/v1alpha2", "kind": "Model", "metadata": {"name": name}}
+    return head | {"spec": SPEC}
+
+
 @contextmanager
 def ready_model(plane: ControlPlane, name: str) -> Iterator[None]:
     """A model that is Ready and whose manager has nothing left to do."""
-    spec = {
-        "backend": "llamacpp",
-        "source": "HF://ggml-org/models",
-        "serverless": {"enabled": False},
-    }
-    spec["config"] = {"ggufFile": "tiny.gguf"}
-    model = {"apiVersion": "ai.flexinfer/v1alpha2", "kind": "Model", "metadata": {"name": name}}
-    plane.admin.create(MODELS, {**model, "spec": spec})
+    plane.admin.create(MODELS, model(name))
     try:
         eventually_sync(lambda: condition(plane, name, "Ready")["status"] == "True", within=30)
         yield
@@ -53,8 +59,8 @@ def ready_model(plane: ControlPlane, name: str) -> Iterator[None]:
 
 
 def condition(plane: ControlPlane, name: str, kind: str) -> Tree:
-    model = plane.admin.get(f"{MODELS}/{name}")
-    found: Tree = next(c for c in model["status"]["conditions"] if c["type"] == kind)
+    live = plane.admin.get(f"{MODELS}/{name}")
+    found: Tree = next(c for c in live["status"]["conditions"] if c["type"] == kind)
     return found
 
 
@@ -74,8 +80,8 @@ def reached(process: ManagerProcess, count: int) -> bool:
 
 def settle(plane: ControlPlane, process: ManagerProcess) -> None:
     """Wait until a touch of every model is one reconcile each: all earlier events are through."""
-    for model in plane.admin.get(MODELS)["items"]:
-        name = model["metadata"]["name"]
+    for live in plane.admin.get(MODELS)["items"]:
+        name = live["metadata"]["name"]
         eventually_sync(partial(one_touch_is_one_reconcile, plane, process, name), within=30)
 
 
@@ -161,3 +167,31 @@ def test_a_foreign_write_to_an_unowned_field_causes_none(plane: ControlPlane) ->
         assert writes(plane, mark) == ()
         service = plane.admin.get(f"{SERVICES}/annotated")
         assert service["spec"]["sessionAffinity"] == "ClientIP"
+
+
+def test_a_model_that_goes_with_its_namespace_is_no_failure(plane: ControlPlane) -> None:
+    head = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "going"}}
+    service = f"{SERVICES}/gone".replace("default", "going")
+    with local.manager(plane) as process:
+        plane.admin.create("/api/v1/namespaces", head)
+        plane.admin.create(MODELS.replace("default", "going"), model("gone"))
+        eventually_sync(lambda: plane.admin.get(service))
+        with stopped(plane, "kube-controller-manager"):
+            plane.kubectl("delete", "namespace", "going", "--wait=false")
+            mark = plane.audit_log.mark()
+            plane.admin.delete(service)
+            eventually_sync(lambda: writes(plane, mark).of("services") != (), within=10)
+        plane.kubectl("wait", "namespace", "going", "--for=delete", "--timeout=60s")
+        sent = writes(plane, mark).of("services").at("going", "gone")
+        assert {event.code for event in sent} == {403}
+        assert "reconcile failed" not in process.log.read_text()
+
+
+@contextmanager
+def stopped(plane: ControlPlane, component: str) -> Iterator[None]:
+    """Do without a component for a while."""
+    plane.processes.stop(component)
+    try:
+        yield
+    finally:
+        plane.processes.start(component)

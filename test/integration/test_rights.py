@@ -5,13 +5,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 import yaml
+from structlog.testing import capture_logs
 
+from flexinfer.client.auth import ServiceAccountCredentials
+from flexinfer.client.direct import DirectClient
+from flexinfer.client.transport import Transport
 from flexinfer.envtest.eventually import eventually_sync
+from flexinfer.envtest.simulated import ManualClock
+from flexinfer.metrics import Registry
+from flexinfer.recorder import EventBroadcaster, EventType, ObjectReference
 from hack.localcluster import local
 from hack.localcluster.expectations import ready_condition
 
@@ -24,6 +33,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 ROLE = "/apis/rbac.authorization.k8s.io/v1/clusterroles/flexinfer-manager-role"
+EVENTS = "events.k8s.io"
 MODELS = "/apis/ai.flexinfer/v1alpha2/namespaces/default/models"
 GENERATED: Tree = yaml.safe_load((ROOT / "config/rbac/role.yaml").read_text())
 RIGHTS = [
@@ -83,28 +93,71 @@ def complaints(plane: ControlPlane, process: ManagerProcess) -> str:
 def test_without_a_right_something_names_it(
     plane: ControlPlane, group: str, resource: str, verb: str
 ) -> None:
+    with role_without(plane, group, resource, verb), local.service_account(plane) as folder:
+        if group == EVENTS:
+            said = eventful(plane, folder)
+        else:
+            said = working(plane, folder, resource.partition("/")[0], verb)
+    plural = resource.partition("/")[0]
+    assert named(said, plural, verb), said[-3000:]
+
+
+@contextmanager
+def role_without(plane: ControlPlane, group: str, resource: str, verb: str) -> Iterator[None]:
     plane.admin.merge(ROLE, {"rules": without(group, resource, verb)})
     eventually_sync(lambda: not allowed(plane, group, resource, verb), within=10)
-    process = None
     try:
-        with local.service_account(plane) as folder:
-            process = local.prepare(plane, folder)
-            process.log.unlink(missing_ok=True)
-            process.start("--log-format=json")
-            make_work(plane)
-            plural = resource.partition("/")[0]
+        yield
+    finally:
+        plane.admin.merge(ROLE, {"rules": GENERATED["rules"]})
+        eventually_sync(lambda: allowed(plane, group, resource, verb), within=10)
 
-            def named() -> None:
-                text = complaints(plane, process)
-                lines = [line for line in text.splitlines() if plural in line and verb in line]
-                assert any("forbidden" in line.lower() for line in lines), text[-3000:]
 
-            eventually_sync(named, within=20, every=0.1)
+def working(plane: ControlPlane, folder: Path, plural: str, verb: str) -> str:
+    """What the manager says while it works on a model."""
+    process = local.prepare(plane, folder)
+    process.log.unlink(missing_ok=True)
+    process.start("--log-format=json")
+    try:
+        make_work(plane)
+
+        def says_it() -> str:
+            text = complaints(plane, process)
+            assert named(text, plural, verb), text[-3000:]
+            return text
+
+        return eventually_sync(says_it, within=20, every=0.1)
     finally:
         plane.processes.stop("manager")
         clear(plane)
-        plane.admin.merge(ROLE, {"rules": GENERATED["rules"]})
-        eventually_sync(lambda: allowed(plane, group, resource, verb), within=10)
+
+
+def eventful(plane: ControlPlane, folder: Path) -> str:
+    """What the recorder says when an event and then its count are sent."""
+
+    async def record() -> None:
+        async with Transport(ServiceAccountCredentials(folder, plane.url)) as transport:
+            clock = ManualClock()
+            events = EventBroadcaster(DirectClient(transport), registry=Registry(), clock=clock)
+            recorder = events.recorder("model-controller")
+            about = ObjectReference("v1", "ConfigMap", "default", "subject")
+            for _ in range(2):
+                recorder.emit(
+                    about, type=EventType.NORMAL, reason="Tested", action="Test", note="a right"
+                )
+                await events.send()
+                await clock.sleep(60)
+                await events.send()
+
+    with capture_logs() as lines:
+        anyio.run(record)
+    return "\n".join(str(line) for line in lines)
+
+
+def named(text: str, plural: str, verb: str) -> bool:
+    """Whether one line says that this verb on this resource is forbidden."""
+    lines = [line for line in text.splitlines() if plural in line and verb in line]
+    return any("forbidden" in line.lower() for line in lines)
 
 
 def make_work(plane: ControlPlane) -> None:

@@ -16,12 +16,12 @@ from flexinfer.client.auth import (
     TokenFileCredentials,
     in_cluster,
 )
-from flexinfer.client.tls import client_context
+from flexinfer.client.tls import TlsFiles, Trust, client_context
 from flexinfer.client.transport import Transport
 from flexinfer.envtest.certs import CertificateAuthority
-from flexinfer.envtest.script import Answer, status_answer
+from flexinfer.envtest.script import Answer, Close, Lines, Until, status_answer
 from flexinfer.envtest.scripted import ScriptedServer
-from flexinfer.errors import ConfigurationError, UnauthorizedError
+from flexinfer.errors import ConfigurationError, TransportError, UnauthorizedError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +56,7 @@ async def header(credentials: ServiceAccountCredentials | TokenFileCredentials) 
     return (await credentials.authorization()).header
 
 
-async def test_a_service_account_is_read_and_stripped(folder: Path) -> None:
+async def test_c66_a_service_account_is_read_and_stripped(folder: Path) -> None:
     credentials = ServiceAccountCredentials(folder, SERVER + "/")
     assert await header(credentials) == "Bearer first"
     assert credentials.namespace == "flexinfer-system"
@@ -64,7 +64,7 @@ async def test_a_service_account_is_read_and_stripped(folder: Path) -> None:
     assert credentials.server_name is None
 
 
-async def test_the_token_is_read_again_after_a_minute_and_not_before(folder: Path) -> None:
+async def test_c66_the_token_is_read_again_after_a_minute_and_not_before(folder: Path) -> None:
     clock = Clock()
     credentials = ServiceAccountCredentials(folder, SERVER, clock=clock)
     (folder / "token").write_text("second")
@@ -74,7 +74,7 @@ async def test_the_token_is_read_again_after_a_minute_and_not_before(folder: Pat
     assert await header(credentials) == "Bearer second"
 
 
-async def test_a_token_replaced_by_a_symlink_swap_is_found(folder: Path) -> None:
+async def test_c66_a_token_replaced_by_a_symlink_swap_is_found(folder: Path) -> None:
     clock = Clock()
     for name, token in (("a", "first"), ("b", "second")):
         (folder / name).mkdir()
@@ -90,7 +90,7 @@ async def test_a_token_replaced_by_a_symlink_swap_is_found(folder: Path) -> None
 
 
 @pytest.mark.parametrize("content", [None, "", " \n", "two words", "caf\u00e9", "a\nb"])
-async def test_the_old_token_stays_while_the_file_is_no_good(
+async def test_c66_the_old_token_stays_while_the_file_is_no_good(
     folder: Path, content: str | None
 ) -> None:
     clock = Clock()
@@ -108,7 +108,7 @@ async def test_the_old_token_stays_while_the_file_is_no_good(
     assert await header(credentials) == "Bearer second"
 
 
-async def test_a_refused_token_is_read_again_at_once(folder: Path) -> None:
+async def test_c66_a_refused_token_is_read_again_at_once(folder: Path) -> None:
     credentials = ServiceAccountCredentials(folder, SERVER)
     rejected = await credentials.authorization()
     (folder / "token").write_text("second")
@@ -116,7 +116,7 @@ async def test_a_refused_token_is_read_again_at_once(folder: Path) -> None:
     assert await header(credentials) == "Bearer second"
 
 
-async def test_many_refusals_of_one_token_read_it_once(folder: Path) -> None:
+async def test_c66_many_refusals_of_one_token_read_it_once(folder: Path) -> None:
     credentials = ServiceAccountCredentials(folder, SERVER)
     rejected = await credentials.authorization()
     (folder / "token").write_text("second")
@@ -137,7 +137,7 @@ async def test_refusals_are_counted_once_even_when_the_file_did_not_change(folde
     assert await header(credentials) == "Bearer second"
 
 
-async def test_a_new_ca_gives_a_new_context_and_the_same_ca_does_not(
+async def test_c68_a_new_ca_gives_a_new_context_and_the_same_ca_does_not(
     folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     clock = Clock()
@@ -155,7 +155,7 @@ async def test_a_new_ca_gives_a_new_context_and_the_same_ca_does_not(
     assert credentials.ssl_context() is after
 
 
-async def test_a_running_transport_takes_up_a_rotated_token(
+async def test_c66_a_running_transport_takes_up_a_rotated_token(
     folder: Path, authority: CertificateAuthority
 ) -> None:
     async with ScriptedServer.start(authority) as server:
@@ -169,7 +169,7 @@ async def test_a_running_transport_takes_up_a_rotated_token(
         assert sent == ["Bearer first", "Bearer first", "Bearer second"]
 
 
-async def test_a_transport_with_a_revoked_token_says_so(
+async def test_c66_a_transport_with_a_revoked_token_says_so(
     folder: Path, authority: CertificateAuthority
 ) -> None:
     async with ScriptedServer.start(authority) as server:
@@ -181,18 +181,137 @@ async def test_a_transport_with_a_revoked_token_says_so(
         assert len(server.requests) == 2
 
 
-async def test_new_connections_trust_a_rotated_ca(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory
+async def test_c66_a_watch_is_opened_again_with_the_new_token(
+    folder: Path, authority: CertificateAuthority
+) -> None:
+    clock = Clock()
+    async with ScriptedServer.start(authority) as server:
+        lines = Answer(body=[Lines(b"a")])
+        server.script("GET", "/w", lines, lines, Answer(401), lines)
+        credentials = ServiceAccountCredentials(folder, server.url, clock=clock)
+        async with Transport(credentials) as transport:
+            for token in ("second", "third", "third"):
+                async with transport.stream("/w", idle_timeout=5) as stream:
+                    assert [line async for line in stream] == [b"a"]
+                (folder / "token").write_text(token)
+                # After a minute by the clock, and by a refusal without it.
+                clock.now += 60 if token == "second" else 0
+        sent = [r.headers["authorization"] for r in server.requests]
+        assert sent == ["Bearer first", "Bearer second", "Bearer second", "Bearer third"]
+
+
+def bundle(*authorities: CertificateAuthority) -> str:
+    return "".join(authority.ca_pem.read_text() for authority in authorities)
+
+
+async def test_c68_new_connections_trust_a_rotated_ca_within_a_minute(
+    folder: Path, authority: CertificateAuthority, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     clock = Clock()
     other = CertificateAuthority.create(tmp_path_factory.mktemp("other"))
-    async with ScriptedServer.start(other) as server:
-        server.script("GET", "/x", Answer(body="here"))
+    last = Answer(body="here", then=Close())
+    async with ScriptedServer.start(authority) as server:
+        server.script("GET", "/x", Answer(body="here"), Answer(body="here"), last)
         credentials = ServiceAccountCredentials(folder, server.url, clock=clock)
-        (folder / "ca.crt").write_text(other.ca_pem.read_text())
-        clock.now += 60
         async with Transport(credentials) as transport:
+            await transport.request("GET", "/x")
+            server.present(other)
+            # A connection that is open stays good.
+            await transport.request("GET", "/x")
+            await transport.request("GET", "/x")
+            assert server.connections == 1
+            with pytest.raises(TransportError, match="certificate verify failed"):
+                await transport.request("GET", "/x")
+            (folder / "ca.crt").write_text(other.ca_pem.read_text())
+            clock.now += 59
+            with pytest.raises(TransportError, match="certificate verify failed"):
+                await transport.request("GET", "/x")
+            clock.now += 1
             assert await transport.request("GET", "/x") == b"here"
+
+
+async def test_c68_with_both_cas_in_the_file_no_request_fails(
+    folder: Path, authority: CertificateAuthority, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    clock = Clock()
+    other = CertificateAuthority.create(tmp_path_factory.mktemp("other"))
+    async with ScriptedServer.start(authority) as server:
+        server.script("GET", "/x", Answer(body="here", then=Close()))
+        credentials = ServiceAccountCredentials(folder, server.url, clock=clock)
+        async with Transport(credentials) as transport:
+            for shown, trusted in (
+                (authority, (authority,)),
+                (authority, (authority, other)),
+                (other, (authority, other)),
+                (other, (other,)),
+            ):
+                server.present(shown)
+                (folder / "ca.crt").write_text(bundle(*trusted))
+                clock.now += 60
+                assert await transport.request("GET", "/x") == b"here"
+        assert server.connections == 4
+
+
+async def test_c68_a_watch_goes_on_under_a_new_ca(
+    folder: Path, authority: CertificateAuthority, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    clock = Clock()
+    other = CertificateAuthority.create(tmp_path_factory.mktemp("other"))
+    async with ScriptedServer.start(authority) as server:
+        server.script("GET", "/w", Answer(body=[Lines(b"a"), Until("rotated"), Lines(b"b")]))
+        credentials = ServiceAccountCredentials(folder, server.url, clock=clock)
+        async with (
+            Transport(credentials) as transport,
+            transport.stream("/w", idle_timeout=5) as lines,
+        ):
+            seen = [await anext(lines)]
+            server.present(other)
+            (folder / "ca.crt").write_text(other.ca_pem.read_text())
+            clock.now += 60
+            server.script("GET", "/x", Answer(body="here"))
+            assert await transport.request("GET", "/x") == b"here"
+            server.release("rotated")
+            seen += [line async for line in lines]
+        assert seen == [b"a", b"b"]
+
+
+async def test_c68_client_certificates_that_are_files_are_read_again_together_with_their_keys(
+    folder: Path, authority: CertificateAuthority
+) -> None:
+    clock = Clock()
+    pairs = [authority.issue(["x"], common_name=name) for name in ("first", "second")]
+    certificate, key = folder / "client.crt", folder / "client.key"
+    trust = Trust(ca=folder / "ca.crt", certificate=certificate, key=key)
+    for file, source in zip((certificate, key), pairs[0], strict=True):
+        file.write_bytes(source.read_bytes())
+    async with ScriptedServer.start(authority) as server:
+        server.script("GET", "/x", *[Answer(body="here")] * 3, Answer(401), Answer(body="here"))
+        credentials = StaticCredentials(server.url, context=TlsFiles(trust, clock=clock))
+        async with Transport(credentials) as transport:
+            await transport.request("GET", "/x")
+            # A certificate whose key is still to come is not shown.
+            certificate.write_bytes(pairs[1][0].read_bytes())
+            clock.now += 60
+            await transport.request("GET", "/x")
+            key.write_bytes(pairs[1][1].read_bytes())
+            clock.now += 5
+            await transport.request("GET", "/x")
+            for file, source in zip((certificate, key), pairs[0], strict=True):
+                file.write_bytes(source.read_bytes())
+            # Refused, they are read at once.
+            await transport.request("GET", "/x")
+        assert [r.client for r in server.requests] == [
+            "first",
+            "first",
+            "second",
+            "second",
+            "first",
+        ]
+
+
+def test_a_certificate_without_a_key_is_refused(folder: Path) -> None:
+    with pytest.raises(ConfigurationError, match="a client certificate or a key alone"):
+        Trust(certificate=folder / "client.crt")
 
 
 @pytest.mark.parametrize("name", ["token", "ca.crt", "namespace"])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import functools
 import string
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ MAXWELL = Accelerator(vendor=Vendor.NVIDIA, count=1, architecture="sm_52")
 MI300 = Accelerator(vendor=Vendor.AMD, count=1, architecture="gfx942")
 RADEON = Accelerator(vendor=Vendor.AMD, count=1, architecture="gfx1100")
 DIGEST = "a" * 64
+DEEP: dict[str, object] = functools.reduce(lambda inner, _: {"a": [inner]}, range(16), {})
 
 
 def backend(name: str) -> Backend:
@@ -362,6 +364,10 @@ def test_a_wrong_type_names_key_expectation_and_value(value: object, kind: str, 
         ("vllm", "HF://o/m", {"enforceEager": "yes"}, "must be true or false"),
         ("vllm", "HF://o/m", {"startupTimeout": "soon"}, "a duration string such as 90s"),
         ("vllm", "HF://o/m", {"startupTimeoutSeconds": 0}, "must be at least 1, not 0"),
+        ("vllm", "HF://o/m", {"startupTimeoutSeconds": 10**12}, "must be at most 2147483647"),
+        ("vllm", "HF://o/m", {"maxModelLen": 10**20}, "maxModelLen is out of range"),
+        ("vllm", "HF://o/m", {"gpuMemoryUtilization": -1e300}, "is out of range"),
+        ("vllm", "HF://o/m", {"speculativeConfig": DEEP}, "an object of at most 32 levels"),
     ],
 )
 def test_problems_say_what_to_change(

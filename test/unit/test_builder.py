@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import anyio
@@ -154,9 +155,9 @@ def test_each_step_returns_a_new_builder() -> None:
 
 
 def test_the_managers_defaults_hold_unless_changed() -> None:
-    made = manager(ControllerOptions(workers=3, reconcile_timeout=7))
-    built = controller_for(made, Model).with_options(reconcile_timeout=9)
-    assert built.options == ControllerOptions(workers=3, reconcile_timeout=9)
+    options = ControllerOptions(workers=3, reconcile_timeout=7, jitter=lambda: 0.5)
+    built = controller_for(manager(options), Model).with_options(reconcile_timeout=9)
+    assert built.options == replace(options, reconcile_timeout=9)
     controller = built.with_options(rate_limiter=ExponentialBackoff()).complete(Recording())
     assert (controller.name, controller.options.workers) == ("model", 3)
 

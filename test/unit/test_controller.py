@@ -20,6 +20,7 @@ from flexinfer.envtest.eventually import eventually
 from flexinfer.errors import (
     ConfigurationError,
     ConflictError,
+    ForbiddenError,
     ServerError,
     TerminalError,
     ThrottledError,
@@ -407,9 +408,29 @@ async def test_cancelling_ends_the_running_reconcile_and_names_it() -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(bench.controller.run)
             await reconciler.ran.wait()
+            bench.controller.shut_down()
             group.cancel_scope.cancel()
     assert bench.controller.cut_off == [A]
     assert bench.results()["error"] == 0
+    assert bench.metric("active_workers") == 0
+
+
+async def test_a_second_run_takes_up_what_the_first_was_cancelled_at_and_what_came_since() -> None:
+    reconciler = Scripted(anyio.sleep_forever)  # type: ignore[arg-type] # it never returns
+    bench = Bench(reconciler)
+    bench.queue.add(A)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(bench.controller.run)
+            await reconciler.ran.wait()
+            group.cancel_scope.cancel()
+    for _ in range(100):
+        bench.queue.add(B)
+    assert len(bench.queue) == 2
+    await bench.run_until(lambda: len(reconciler.seen) == 3)
+    assert reconciler.seen == [A, A, B]
+    assert bench.controller.cut_off == []
+    assert bench.results()["success"] == 2
     assert bench.metric("active_workers") == 0
 
 
@@ -449,9 +470,25 @@ async def test_every_line_of_a_reconcile_carries_its_keys() -> None:
     assert "left_over" not in applied
 
 
+@pytest.mark.parametrize(
+    "error", [ForbiddenError("quota"), TransportError("refused"), TerminalError("no"), ValueError()]
+)
+async def test_only_what_is_no_state_of_the_world_is_logged_with_a_traceback(
+    error: Exception,
+) -> None:
+    bench = Bench(Scripted(error))
+    with structlog.testing.capture_logs() as logs:
+        await bench.run_once()
+    (failure,) = [line for line in logs if line["event"] == "reconcile failed"]
+    assert failure["error"] == f"{type(error).__name__}: {error}"
+    assert failure["exc_info"] is (error if isinstance(error, ValueError) else None)
+
+
 def test_impossible_settings_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="workers is 0: a controller needs at least 1"):
         ControllerOptions(workers=0)
+    with pytest.raises(ConfigurationError, match="hot_loop is 0: use a number of runs a minute"):
+        ControllerOptions(hot_loop=0)
     for timeout in (0, -1, math.nan):
         with pytest.raises(ConfigurationError, match="reconcile_timeout is"):
             ControllerOptions(reconcile_timeout=timeout)

@@ -329,6 +329,15 @@ def test_rules_add_up_over_types_and_fields() -> None:
     ]
 
 
+def test_a_rule_on_create_only_lets_be_what_is_stored() -> None:
+    rule = Rule("self != 'x'", "x is taken", on_create_only=True)
+    assert rule.tree() == {
+        "rule": "oldSelf.hasValue() || (self != 'x')",
+        "message": "x is taken",
+        "optionalOldSelf": True,
+    }
+
+
 class Cat(BaseModel):
     kind: Literal["cat"]
 

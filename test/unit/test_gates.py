@@ -49,6 +49,8 @@ def append(path: Path, line: str) -> None:
         ("flexinfer/workqueue/core.py", "import flexinfer.manager", "inside the framework"),
         ("controllers/model/desired.py", "import kubernetes_asyncio", "client library"),
         ("api/flexinfer/v1alpha2/model_types.py", "import aiohttp", "models only"),
+        ("flexinfer/envtest/admin.py", "import flexinfer.client.transport", "what is tested"),
+        ("controllers/model/desired.py", "import msgspec", "JSON library"),
     ],
 )
 def test_a_forbidden_import_breaks_its_contract(

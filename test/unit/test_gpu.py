@@ -188,8 +188,12 @@ def test_product_and_memory_come_from_the_labels() -> None:
     labels = {**ADA, "nvidia.com/gpu.product": "L40S", "nvidia.com/gpu.memory": "46068"}
     (gpus,) = gpus_of(nvidia(labels=labels))
     assert (gpus.product, gpus.memory_mb) == ("L40S", 46068)
-    (unlabelled,) = gpus_of(nvidia(labels={"nvidia.com/gpu.memory": "much"}))
-    assert unlabelled.memory_mb is None
+
+
+@pytest.mark.parametrize("label", ["", "much", "-1", "99999999999", "²", "٣"])
+def test_a_memory_that_no_gpu_has_is_unknown(label: str) -> None:
+    (gpus,) = gpus_of(nvidia(labels={"nvidia.com/gpu.memory": label}))
+    assert gpus.memory_mb is None
 
 
 def test_an_amount_that_is_none_offers_nothing() -> None:

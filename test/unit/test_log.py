@@ -6,6 +6,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +15,7 @@ import structlog
 from structlog import contextvars
 
 from flexinfer import log
+from flexinfer.envtest.simulated import ManualClock
 from flexinfer.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -120,3 +123,32 @@ def test_library_loggers_write_warnings_in_the_same_form() -> None:
 def test_an_unknown_level_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="log level 'loud' is unknown: use one of debug"):
         log.configure(level="loud")
+
+
+def test_before_any_setup_a_traceback_shows_no_values() -> None:
+    code = """
+from flexinfer import log
+from flexinfer.envtest.simulated import ManualClock
+def fail():
+    token = "se" + "cret"
+    raise RuntimeError("no")
+try:
+    fail()
+except RuntimeError:
+    log.get_logger("x").exception("failed")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "RuntimeError: no" in done.stdout
+    assert "secret" not in done.stdout
+
+
+def test_one_of_many_like_lines_is_logged_a_minute() -> None:
+    clock = ManualClock()
+    burst = log.Burst(clock)
+    assert [burst.admit() for _ in range(3)] == [True, False, False]
+    clock.now += 60.0
+    assert burst.admit()
+    assert burst.take_suppressed() == 2
+    assert burst.take_suppressed() == 0

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import anyio
+import pytest
+import structlog
 from prometheus_client import CollectorRegistry
 
 from flexinfer.envtest.eventually import eventually
+from flexinfer.errors import ConfigurationError
 from flexinfer.looplag import LoopLag
 
 
@@ -62,3 +66,58 @@ def test_two_managers_share_the_gauge() -> None:
     registry = CollectorRegistry()
     LoopLag(registry=registry)
     LoopLag(registry=registry)
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, float("nan"), float("inf")])
+def test_an_impossible_limit_is_refused(limit: float) -> None:
+    with pytest.raises(ConfigurationError, match=r"loop_lag is .*: use a positive, finite"):
+        LoopLag(limit=limit, registry=CollectorRegistry())
+
+
+async def test_the_stack_of_a_blocked_loop_is_logged_once_a_stall() -> None:
+    lag = LoopLag(limit=0.1, registry=CollectorRegistry())
+
+    def block_in_here(stalls: int) -> None:
+        deadline = time.monotonic() + 10
+        while len(logs) < stalls and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.2)
+
+    with structlog.testing.capture_logs() as logs, anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            group.start_soon(lag.run)
+            for stalls in (1, 2):
+                await anyio.wait_all_tasks_blocked()
+                block_in_here(stalls)
+                assert len(logs) == stalls
+                await eventually(lambda: lag._due != lag._reported)
+            group.cancel_scope.cancel()
+    for line in logs:
+        assert line["log_level"] == "warning"
+        assert line["event"] == "the event loop is blocked"
+        assert line["seconds"] >= 0.1
+        assert "in block_in_here" in line["stack"]
+        assert "time.sleep(0.01)" in line["stack"]
+
+
+async def test_the_watchdog_ends_with_the_heartbeat() -> None:
+    before = threading.active_count()
+    lag = LoopLag(limit=0.01, registry=CollectorRegistry())
+    async with anyio.create_task_group() as group:
+        group.start_soon(lag.run)
+        await eventually(lambda: threading.active_count() == before + 1)
+        group.cancel_scope.cancel()
+    assert threading.active_count() == before
+    with structlog.testing.capture_logs() as logs:
+        lag.look(threading.get_ident())
+    assert (logs, lag.check()) == ([], None)
+
+
+def test_a_thread_that_is_gone_has_no_stack() -> None:
+    clock = Clock()
+    lag = LoopLag(clock=clock, registry=CollectorRegistry())
+    lag._due = clock.now - 5
+    with structlog.testing.capture_logs() as logs:
+        lag.look(0)
+        lag.look(0)
+    assert [(line["seconds"], line["stack"]) for line in logs] == [(5.0, "")]

@@ -103,12 +103,10 @@ def test_requests_are_counted_by_code_method_and_host(registry: CollectorRegistr
     metrics.answered("GET", "200", 0.02)
     metrics.answered("GET", "200", 0.03)
     metrics.answered("GET", RestClientMetrics.NO_ANSWER, 30.0)
-    metrics.retried("GET", "429")
     metrics.waited("GET", 0.5)
     metrics.waited("GET", 0.0)
     assert families(registry) == {
         "rest_client_requests": ("counter", {"code", "method", "host"}),
-        "rest_client_request_retries": ("counter", {"code", "verb", "host"}),
         "rest_client_request_duration_seconds": ("histogram", {"verb", "host"}),
         "rest_client_rate_limiter_duration_seconds": ("histogram", {"verb", "host"}),
     }
@@ -116,7 +114,6 @@ def test_requests_are_counted_by_code_method_and_host(registry: CollectorRegistr
     for name, labels, expected in (
         ("requests_total", {"code": "200", "method": "GET"}, 2),
         ("requests_total", {"code": "<error>", "method": "GET"}, 1),
-        ("request_retries_total", {"code": "429", "verb": "GET"}, 1),
         ("request_duration_seconds_count", {"verb": "GET"}, 3),
         ("rate_limiter_duration_seconds_count", {"verb": "GET"}, 2),
     ):

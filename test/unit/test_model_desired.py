@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import copy
 import json
 from typing import TYPE_CHECKING
 
@@ -316,6 +317,25 @@ def test_a_renumbered_port_is_taken_back() -> None:
         {"op": "test", "path": "/metadata/uid", "value": "u"},
         {"op": "test", "path": "/spec/ports/1/port", "value": 9999},
         {"op": "replace", "path": "/spec/ports/1", "value": intent["spec"]["ports"][0]},
+    ]
+
+
+def test_a_renumbered_port_of_a_container_is_taken_back() -> None:
+    of = model(CPU)
+    intent = desired.deployment(of, plan(of), {}, {})
+    live = copy.deepcopy(intent)
+    live["metadata"]["uid"] = "u"
+    assert reclaim(live, intent) == []
+    sidecar = {"name": "proxy", "ports": [{"name": "http", "containerPort": 1}]}
+    containers = live["spec"]["template"]["spec"]["containers"]
+    containers.insert(0, sidecar)
+    containers[1]["ports"][0]["containerPort"] = 9999
+    path = "/spec/template/spec/containers/1/ports/0"
+    wanted = intent["spec"]["template"]["spec"]["containers"][0]["ports"][0]
+    assert reclaim(live, intent) == [
+        {"op": "test", "path": "/metadata/uid", "value": "u"},
+        {"op": "test", "path": f"{path}/containerPort", "value": 9999},
+        {"op": "replace", "path": path, "value": wanted},
     ]
 
 

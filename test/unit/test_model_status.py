@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from flexinfer.kinds.deployment import Deployment
 from flexinfer.kinds.persistentvolumeclaim import PersistentVolumeClaim
 from flexinfer.kinds.pod import Pod
 from flexinfer.meta.envelope import meta_from
+from internal.gpu.accelerator import Accelerator, Vendor
 
 if TYPE_CHECKING:
     from flexinfer.meta.condition import Condition
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 META = meta_from({"name": "m", "namespace": "ns", "generation": 3, "uid": "u"})
 SPEC: Tree = {"backend": "llamacpp", "source": "HF://o/m", "config": {"ggufFile": "m.gguf"}}
+H100 = Accelerator(vendor=Vendor.NVIDIA, count=1, architecture="sm_90")
 NO_NODES = Blocked(reason=Reason.NO_MATCHING_NODES, message="no node")
 BAD_SPEC = Blocked(reason=Reason.INVALID_SPEC, message="bad spec")
 
@@ -45,12 +48,19 @@ def plan(replicas: int = 1, **spec: object) -> Plan:
     return found
 
 
-def deployment(ready: int = 0, wanted: int = 1, **more: object) -> Deployment:
-    metadata = {"name": "m", "annotations": {names.GENERATION_ANNOTATION: "3"}}
+def deployment(
+    ready: int = 0,
+    wanted: int = 1,
+    *,
+    paused: bool = False,
+    generation: int = 3,
+    **more: object,
+) -> Deployment:
+    metadata = {"name": "m", "annotations": {names.GENERATION_ANNOTATION: str(generation)}}
     return Deployment.model_validate(
         {
             "metadata": meta_from(metadata),
-            "spec": {"replicas": wanted},
+            "spec": {"replicas": wanted, "paused": paused},
             "status": {"readyReplicas": ready, **more},
         }
     )
@@ -186,6 +196,45 @@ def test_verdicts(observed: Observed, phase: Phase, reason: Reason, words: str) 
     found = verdict(observed)
     assert found[:2] == (phase, reason)
     assert words in found[2]
+
+
+FAILURE: Tree = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: pods"}
+
+
+@pytest.mark.parametrize(
+    ("live", "words"),
+    [
+        (deployment(1, 2, conditions=[FAILURE]), "Pods cannot be created: exceeded quota: pods"),
+        (deployment(1, 2, replicas=2, updatedReplicas=1), "pods that run an earlier spec: 1"),
+        (deployment(1, 2, paused=True), "is paused: run kubectl rollout resume deployment/m"),
+        (deployment(0, 2, paused=True), "is paused: run kubectl rollout resume deployment/m"),
+    ],
+)
+def test_what_keeps_a_change_from_taking_effect_is_said(live: Deployment, words: str) -> None:
+    message = verdict(Observed(decision=plan(2), deployment=live))[2]
+    assert message.startswith(f"{live.status.ready_replicas} of 2 replicas are ready; ")
+    assert words in message
+
+
+def test_a_missing_claim_is_said_whatever_serves() -> None:
+    mounts = plan(source="pvc://weights/m.gguf")
+    missing = "PersistentVolumeClaim weights does not exist"
+    phase, reason, message = verdict(Observed(decision=mounts, deployment=deployment(1)))
+    assert (phase, reason) == (Phase.READY, Reason.BACKEND_READY)
+    assert message.startswith(f"1 of 1 replicas are ready; {missing}")
+    earlier = deployment(1, generation=2)
+    phase, reason, message = verdict(Observed(decision=mounts, deployment=earlier))
+    assert (phase, reason) == (Phase.PENDING, Reason.CACHE_NOT_READY)
+    assert message.startswith(missing)
+    pending = Observed(decision=mounts, claim=claim("Pending"), deployment=earlier)
+    assert verdict(pending)[1] is Reason.BACKEND_READY
+    assert "is not bound to a volume (phase Pending)" in verdict(pending)[2]
+
+
+def test_a_rollout_that_is_done_is_not_spoken_of() -> None:
+    live = deployment(1, 2, replicas=1, updatedReplicas=1)
+    message = verdict(Observed(decision=plan(2), deployment=live))[2]
+    assert message == "1 of 2 replicas are ready"
 
 
 def test_a_failure_to_create_pods_is_said() -> None:
@@ -331,9 +380,13 @@ def condition(of: ModelStatus, type_: str) -> Condition:
     return found
 
 
+def on_gpus(of: Plan) -> Plan:
+    return replace(of, launch=replace(of.launch, accelerator=H100))
+
+
 def test_a_ready_model() -> None:
     gpu = GPUStatus(node="n", vendor="NVIDIA")
-    found = compute(Observed(decision=plan(), deployment=deployment(1), gpu=gpu))
+    found = compute(Observed(decision=on_gpus(plan()), deployment=deployment(1), gpu=gpu))
     assert found.phase is Phase.READY
     assert found.observed_generation == 3
     assert found.endpoint == "http://m.ns.svc:8080"
@@ -357,8 +410,16 @@ def test_setting_conditions_again_changes_nothing_and_a_flip_moves_the_time() ->
 
 def test_the_last_placement_is_kept_while_idle() -> None:
     gpu = GPUStatus(node="n", vendor="NVIDIA")
-    found = compute(Observed(decision=plan(0)), ModelStatus(gpu=gpu))
+    found = compute(Observed(decision=on_gpus(plan(0))), ModelStatus(gpu=gpu))
     assert (found.phase, found.gpu) == (Phase.IDLE, gpu)
+    found = compute(Observed(decision=NO_NODES), ModelStatus(gpu=gpu))
+    assert (found.phase, found.gpu) == (Phase.FAILED, gpu)
+
+
+def test_a_model_on_cpus_has_no_gpu_whatever_its_node_has() -> None:
+    gpu = GPUStatus(node="n", vendor="NVIDIA")
+    observed = Observed(decision=plan(), deployment=deployment(1), gpu=gpu)
+    assert compute(observed, ModelStatus(gpu=gpu)).gpu is None
 
 
 def test_the_substage_and_its_time() -> None:

@@ -99,6 +99,7 @@ def test_defaults_suit_no_cluster_in_particular() -> None:
         {"image": "two words"},
         {"cache": {"size": "much"}},
         {"imagePullPolicy": "Sometimes"},
+        {"litellm": {"aliases": ["one,two"]}},
     ],
 )
 def test_bounds_hold_without_the_api_server_too(spec: Tree) -> None:
@@ -116,6 +117,9 @@ def test_bounds_hold_without_the_api_server_too(spec: Tree) -> None:
         ({"resources": {"requests": {"nvidia.com/gpu": 1}}}, "spec.resources.requests must not"),
         ({"source": "pvc://c/p", "cache": {"strategy": "Memory"}}, "must not be Memory"),
         ({"cache": {"strategy": "None", "pvcName": "c"}}, "spec.cache.pvcName needs"),
+        ({"tolerations": [{"value": "a"}]}, "needs a key, unless its operator is Exists"),
+        ({"tolerations": [{"operator": "Exists", "value": "a"}]}, "takes any value; remove value"),
+        ({"tolerations": [{"key": "a", "tolerationSeconds": 5}]}, "needs effect NoExecute"),
     ],
 )
 def test_rules_of_today_hold_for_objects_of_yesterday(spec: Tree, words: str) -> None:
@@ -137,6 +141,8 @@ def test_names_that_no_service_can_have(name: str) -> None:
         {"gpu": {"vendor": "cpu"}},
         {"gpu": {"vendor": "nvidia", "count": 8, "shared": "g", "vramEstimateMB": 8000}},
         {"resources": {"limits": {"cpu": "2"}, "requests": {"memory": "1Gi"}}},
+        {"tolerations": [{"operator": "Exists"}, {"key": "a"}, {"key": "a", "value": "b"}]},
+        {"tolerations": [{"key": "a", "effect": "NoExecute", "tolerationSeconds": 0}]},
         {"source": "pvc://c/p", "cache": {"strategy": "Local"}},
         {"cache": {"pvcName": "c"}},
         {"cache": {"strategy": "SharedPVC", "pvcName": "c"}},
@@ -155,6 +161,16 @@ def test_a_misfit_is_named_by_its_path() -> None:
     with pytest.raises(DecodeError) as caught:
         Model.decode(stored)
     assert caught.value.field == "spec.gpu.count"
+
+
+def test_a_misfit_is_said_in_our_own_words() -> None:
+    spec = BASE | {"serverless": {"idleTimeout": "9999999h"}}
+    stored = decode_object(encode({"metadata": {"name": "m", "namespace": "ns"}, "spec": spec}))
+    with pytest.raises(DecodeError) as caught:
+        Model.decode(stored)
+    assert str(caught.value) == (
+        "Model ns/m: spec.serverless.idleTimeout: a duration is out of range: stay within 2562047h"
+    )
 
 
 def test_the_kind_is_known_by_the_names_users_type() -> None:

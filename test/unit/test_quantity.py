@@ -3,15 +3,22 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from flexinfer.errors import ConfigurationError
-from flexinfer.meta.quantity import PATTERN, ZERO, Quantity
+from flexinfer.meta.quantity import (
+    NON_NEGATIVE_PATTERN,
+    PATTERN,
+    ZERO,
+    NonNegativeQuantity,
+    Quantity,
+)
 
 SUFFIXES = {
     "n": Fraction(1, 10**9),
@@ -124,6 +131,9 @@ def test_absurd_texts_cost_nothing() -> None:
         Quantity.parse("1e1000000000")
     with pytest.raises(ConfigurationError, match="no quantity"):
         Quantity.parse("9" * 1000)
+    with pytest.raises(ConfigurationError) as caught:
+        Quantity.parse("x" * 1000)
+    assert len(str(caught.value)) < 100
 
 
 @given(quantities)
@@ -135,12 +145,19 @@ def test_printing_and_parsing_is_a_round_trip(quantity: Quantity) -> None:
 
 
 @given(st.integers(-(10**9), 10**9), suffixes, st.integers(-(10**9), 10**9), suffixes)
+@example(2**23, "Ti", 2**23 + 1, "Ti")
 def test_order_is_by_value(a: int, unit: str, b: int, other: str) -> None:
     left, right = Quantity.parse(f"{a}{unit}"), Quantity.parse(f"{b}{other}")
-    exact_left, exact_right = a * SUFFIXES[unit], b * SUFFIXES[other]
+    exact_left, exact_right = capped(a, unit), capped(b, other)
     assert (left < right) == (exact_left < exact_right)
     assert (left == right) == (exact_left == exact_right)
     assert (left >= right) == (exact_left >= exact_right)
+
+
+def capped(number: int, unit: str) -> Fraction:
+    """What resource.Quantity makes of an amount: binary ones end at the largest int64."""
+    amount, largest = number * SUFFIXES[unit], Fraction(2**63 - 1)
+    return max(-largest, min(amount, largest)) if unit.endswith("i") else amount
 
 
 @given(quantities, quantities, st.integers(0, 1000))
@@ -188,6 +205,26 @@ def test_a_model_field_refuses_the_rest(value: object) -> None:
 def test_the_schema_says_int_or_string() -> None:
     assert TypeAdapter(Quantity).json_schema() == {
         "anyOf": [{"type": "integer"}, {"type": "string"}],
+        "maxLength": 128,
         "pattern": PATTERN,
         "x-kubernetes-int-or-string": True,
     }
+
+
+def test_a_field_may_refuse_negative_ones() -> None:
+    adapter: TypeAdapter[Quantity] = TypeAdapter(NonNegativeQuantity)
+    assert adapter.validate_python("0") == ZERO
+    with pytest.raises(ValidationError, match="-5Gi is negative"):
+        adapter.validate_python("-5Gi")
+    assert adapter.json_schema()["pattern"] == NON_NEGATIVE_PATTERN
+
+
+@given(quantities)
+def test_the_patterns_are_those_of_what_is_printed(quantity: Quantity) -> None:
+    assert re.fullmatch(PATTERN, str(quantity))
+    assert bool(re.fullmatch(NON_NEGATIVE_PATTERN, str(quantity))) == (quantity >= ZERO)
+
+
+@pytest.mark.parametrize(("text", "fits"), [("1e99", True), ("1E-007", True), ("1e100", False)])
+def test_the_pattern_knows_the_largest_exponent(text: str, fits: bool) -> None:  # noqa: FBT001
+    assert bool(re.fullmatch(PATTERN, text)) is fits

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from flexinfer.cache import reflector
 from flexinfer.cache.informer import Informer, InformerOptions
-from flexinfer.cache.timing import Backoff, Burst, Timing
+from flexinfer.cache.timing import Backoff, Timing
 from flexinfer.cache.trouble import error_of
 from flexinfer.client.lines import OversizedLine
 from flexinfer.envtest.simulated import ManualClock, SimulatedApi
@@ -687,16 +687,6 @@ def test_backoff_doubles_up_to_its_cap_and_starts_over_once_something_worked() -
     assert backoff.next_delay(at_least=60.0) == pytest.approx(75.0)
     backoff.reset()
     assert backoff.next_delay() == pytest.approx(1.2)
-
-
-def test_one_of_many_like_lines_is_logged_a_minute() -> None:
-    clock = ManualClock()
-    burst = Burst(clock)
-    assert [burst.admit() for _ in range(3)] == [True, False, False]
-    clock.now += 60.0
-    assert burst.admit()
-    assert burst.take_suppressed() == 2
-    assert burst.take_suppressed() == 0
 
 
 @pytest.mark.parametrize("name", ["list_timeout", "watch_timeout", "idle_timeout", "backoff_first"])

@@ -169,15 +169,16 @@ def test_c37_models_leave_with_their_objects() -> None:
     assert len(store._memo) == 0
 
 
-def test_the_models_that_were_read_longest_ago_leave_first() -> None:
+def test_reading_more_objects_than_fit_still_finds_those_that_fit() -> None:
     memo = ModelMemo(2)
-    a, b, c = item("a"), item("b"), item("c")
-    kept = memo.decode(Widget, a)
-    memo.decode(Widget, b)
-    memo.decode(Widget, a)
-    memo.decode(Widget, c)
+    items = [item("a"), item("b"), item("c"), item("d")]
+    first = [memo.decode(Widget, one) for one in items]
+    again = [memo.decode(Widget, one) for one in items]
     assert len(memo) == 2
-    assert memo.decode(Widget, a) is kept
+    assert again[0] is first[0]
+    assert memo.decode(Widget, items[3]) is again[3]
+    memo.drop(items[0])
+    assert memo.decode(Widget, items[2]) is memo.decode(Widget, items[2])
     with pytest.raises(ConfigurationError, match="memo_size"):
         ModelMemo(0)
 

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+import threading
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import pytest
@@ -21,6 +24,7 @@ from flexinfer.client.retry import NEVER, RetryPolicy
 from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
 from flexinfer.envtest.certs import CertificateAuthority
+from flexinfer.envtest.eventually import eventually
 from flexinfer.envtest.script import (
     Answer,
     Bytes,
@@ -33,6 +37,7 @@ from flexinfer.envtest.script import (
     status_answer,
 )
 from flexinfer.envtest.scripted import ScriptedServer
+from flexinfer.envtest.wire import server_context
 
 if TYPE_CHECKING:
     import ssl
@@ -519,6 +524,7 @@ class Renewing:
     """Count reloads; each gives another token."""
 
     server_name = None
+    proxy_url = ""
 
     def __init__(self, server: ScriptedServer) -> None:
         self.server = server.url
@@ -536,6 +542,9 @@ class Renewing:
         if rejected.generation == self._current.generation:
             self.reloads += 1
             self._current = Authorization(f"Bearer {self.reloads}", self.reloads)
+
+    async def keep(self) -> None:
+        return
 
 
 async def test_a_401_reloads_the_credential_and_tries_once_more(
@@ -860,3 +869,66 @@ def test_importing_the_transport_does_not_import_the_generated_client() -> None:
         "sys.exit('kubernetes_asyncio' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+class DeadPeer:
+    """Say how an answer begins, in TLS, and then neither read nor write nor end anything."""
+
+    def __init__(self, authority: CertificateAuthority) -> None:
+        self._context = server_context(authority)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._held: list[ssl.SSLSocket] = []
+        self._thread = threading.Thread(target=self._serve)
+        self.port: int = self._listener.getsockname()[1]
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+        for held in self._held:
+            held.close()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                accepted, _ = self._listener.accept()
+                tls = self._context.wrap_socket(accepted, server_side=True)
+                self._held.append(tls)
+                tls.recv(65536)
+                tls.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+
+    def connections(self) -> int:
+        """Count the sockets of this process that are connected to it."""
+        found = 0
+        for entry in Path("/proc/self/fd").iterdir():
+            with suppress(OSError), socket.socket(fileno=os.dup(int(entry.name))) as made:
+                found += made.family == socket.AF_INET and made.getpeername()[1] == self.port
+        return found
+
+
+async def test_what_a_dead_peer_left_open_is_closed_at_once(
+    authority: CertificateAuthority,
+) -> None:
+    with DeadPeer(authority) as peer:
+        credentials = StaticCredentials(
+            f"https://127.0.0.1:{peer.port}",
+            context=client_context(authority.ca_pem.read_text()),
+        )
+        async with Transport(credentials) as transport:
+            for _ in range(3):
+                with pytest.raises(errors.DeadlineError):
+                    await collect_until_silent(transport)
+                with pytest.raises(errors.DeadlineError):
+                    await transport.request("PATCH", "/x", body=b"{}", timeout=0.5)
+            # asyncio would wait half a minute for the peer's end of TLS.
+            await eventually(lambda: peer.connections() == 0, within=10)
+
+
+async def collect_until_silent(transport: Transport) -> None:
+    async with transport.stream("/w", idle_timeout=0.2) as lines:
+        async for _ in lines:
+            pass

@@ -15,8 +15,11 @@ from api.flexinfer.v1alpha2.model_spec import (
     GPU_RESOURCES,
     RESOURCE_RULES,
     SPEC_RULES,
+    TOLERATION_RULES,
     CacheStrategy,
     GPUVendor,
+    TaintEffect,
+    TolerationOperator,
 )
 from api.flexinfer.v1alpha2.model_types import MAX_NAME, NAME_RULE
 
@@ -36,6 +39,7 @@ def violations(model: Model) -> tuple[str, ...]:
         *_gpu(model.spec),
         *_resources(model.spec),
         *_cache(model.spec),
+        *_tolerations(model.spec),
     )
 
 
@@ -69,3 +73,17 @@ def _cache(spec: ModelSpec) -> Iterator[str]:
         yield memory.message
     if spec.cache and spec.cache.pvc_name and strategy not in {None, CacheStrategy.SHARED_PVC}:
         yield claim.message
+
+
+def _tolerations(spec: ModelSpec) -> Iterator[str]:
+    for toleration in spec.tolerations:
+        is_any = toleration.operator is TolerationOperator.EXISTS
+        is_evicting = toleration.effect is TaintEffect.NO_EXECUTE
+        broken = (
+            not toleration.key and not is_any,
+            bool(toleration.value) and is_any,
+            toleration.toleration_seconds is not None and not is_evicting,
+        )
+        yield from (
+            r.message for r, is_broken in zip(TOLERATION_RULES, broken, strict=True) if is_broken
+        )

@@ -11,7 +11,7 @@ from pydantic import Field, StringConstraints
 from flexinfer.crd.markers import PreserveUnknown, Rule
 from flexinfer.meta.duration import NonNegativeDuration
 from flexinfer.meta.object import Model
-from flexinfer.meta.quantity import Quantity
+from flexinfer.meta.quantity import NonNegativeQuantity
 
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915")
 
@@ -20,11 +20,19 @@ _DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 
 LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=_LABEL_VALUE)]
-ServedName = Annotated[str, StringConstraints(min_length=1, max_length=253)]
+ServedName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"^[^,]*$")]
 ClaimName = Annotated[str, StringConstraints(max_length=253, pattern=_DNS_SUBDOMAIN)]
 ImageName = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^\S+$")]
-ImageDigest = Annotated[str, StringConstraints(max_length=71, pattern=r"^(sha256:)?[a-f0-9]{64}$")]
 Group = Annotated[str, StringConstraints(max_length=63, pattern=_DNS_LABEL)]
+
+_DIGEST = r"^(sha256:)?[a-f0-9]{64}$"
+DIGEST_RULE = Rule(
+    f"self.matches('{_DIGEST}')",
+    "spec.imageDigest must be a SHA-256 digest: 64 digits 0-9 and a-f, with or without 'sha256:' "
+    "in front",
+)
+# Longer than it may be, for the rule to be reached by digests of other kinds.
+ImageDigest = Annotated[str, StringConstraints(max_length=256, pattern=_DIGEST), DIGEST_RULE]
 
 
 class GPUVendor(StrEnum):
@@ -135,16 +143,14 @@ class CacheSpec(Model):
     strategy: CacheStrategy | None = None
     """Memory, SharedPVC, Local or None; unset, Memory for shared GPUs and SharedPVC otherwise."""
 
-    pvc_name: Annotated[str, StringConstraints(max_length=253, pattern=_DNS_SUBDOMAIN)] | None = (
-        None
-    )
+    pvc_name: ClaimName | None = None
     """An existing PersistentVolumeClaim of this namespace to keep the weights in. It is never
     created or deleted."""
 
     storage_class: Annotated[str, StringConstraints(max_length=253)] | None = None
     """Storage class of a claim made for the Model; unset, the cluster's default."""
 
-    size: Quantity = Field(default="50Gi", validate_default=True)
+    size: NonNegativeQuantity = Field(default="50Gi", validate_default=True)
     """Size of a claim made for the Model."""
 
     host_path: Annotated[str, StringConstraints(max_length=1024, pattern=r"^/")] = (
@@ -163,7 +169,7 @@ RESOURCE_RULES = tuple(
     for part in ("limits", "requests")
 )
 
-ResourceList = Annotated[dict[str, Quantity], Field(max_length=32)]
+ResourceList = Annotated[dict[str, NonNegativeQuantity], Field(max_length=32)]
 
 
 class ResourceRequirements(Model):
@@ -193,6 +199,24 @@ class Toleration(Model):
 
     toleration_seconds: int | None = Field(default=None, ge=0, le=2147483647)
     """How long a NoExecute taint is tolerated; unset means for ever."""
+
+
+TOLERATION_RULES = (
+    Rule(
+        "(has(self.key) && self.key != '') || (has(self.operator) && self.operator == 'Exists')",
+        "a toleration in spec.tolerations needs a key, unless its operator is Exists",
+    ),
+    Rule(
+        "!has(self.operator) || self.operator != 'Exists' || !has(self.value) || self.value == ''",
+        "a toleration in spec.tolerations with operator Exists takes any value; "
+        "remove value or use operator Equal",
+    ),
+    Rule(
+        "!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')",
+        "tolerationSeconds in spec.tolerations needs effect NoExecute; "
+        "set that effect or remove tolerationSeconds",
+    ),
+)
 
 
 class LiteLLMSpec(Model):
@@ -281,7 +305,9 @@ class ModelSpec(Model):
     node_selector: dict[str, LabelValue] = Field(default_factory=dict, max_length=32)
     """Labels that a node must have to run the Model."""
 
-    tolerations: tuple[Toleration, ...] = Field(default=(), max_length=16)
+    tolerations: tuple[Annotated[Toleration, *TOLERATION_RULES], ...] = Field(
+        default=(), max_length=16
+    )
     """Taints that replicas accept, beside `dedicated=gpu:NoSchedule`, which every replica with
     GPUs accepts."""
 
@@ -294,9 +320,7 @@ class ModelSpec(Model):
     capabilities: Capabilities | None = None
     """What the model can do; what is unset follows from the backend and its config."""
 
-    image: (
-        Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^\S+$")] | None
-    ) = None
+    image: ImageName | None = None
     """Image to run instead of the backend's own."""
 
     image_digest: ImageDigest | None = None

@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import ValidationError, WrapValidator
 
 from api.flexinfer.v1alpha2.groupversion_info import GROUP, VERSION
 from api.flexinfer.v1alpha2.model_spec import SPEC_RULES, GPUVendor, ModelSpec
 from api.flexinfer.v1alpha2.model_status import ModelStatus
 from flexinfer.crd.markers import PrintColumn, Rule, resource
 from flexinfer.meta.object import Object
+
+if TYPE_CHECKING:
+    from pydantic import ValidatorFunctionWrapHandler
 
 MAX_NAME = 48
 
@@ -19,7 +24,18 @@ NAME_RULE = Rule(
     "metadata.name must be a DNS-1035 label (lower-case letters, digits and '-', starting with "
     f"a letter, not ending with '-') of at most {MAX_NAME} characters, because the Service and "
     "everything else made for the Model is named after it",
+    on_create_only=True,
 )
+
+
+def _read_status(value: object, read: ValidatorFunctionWrapHandler) -> ModelStatus:
+    """Take a status that another version wrote for none: it is computed anew."""
+    try:
+        status: ModelStatus = read(value)
+    except ValidationError:
+        return ModelStatus()
+    return status
+
 
 _READY = ".status.conditions[?(@.type=='Ready')]"
 
@@ -47,7 +63,7 @@ class Model(Object):
     spec: Annotated[ModelSpec, *SPEC_RULES]
     """Which model to serve, with what, and on which hardware."""
 
-    status: ModelStatus = ModelStatus()
+    status: Annotated[ModelStatus, WrapValidator(_read_status)] = ModelStatus()
     """How the Model is doing."""
 
     @property

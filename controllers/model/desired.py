@@ -104,8 +104,8 @@ def _metadata(model: Model, plan: Plan) -> Tree:
 
 
 def _strategy(plan: Plan) -> Tree | None:
-    """Free the GPUs of an old pod before its successor asks for them."""
-    if not plan.launch.accelerator.count:
+    """End an old pod first if its successor asks for what it holds: GPUs, its node, a volume."""
+    if not plan.launch.accelerator.count and plan.replicas <= 1 and not plan.claim:
         return None
     return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
 

@@ -193,7 +193,7 @@ class ModelReconciler:
         """Return the fields that are not what *intent* asks for because they never change."""
         try:
             applied = await self._applier.apply(resource, intent, owner=model)
-        except InvalidError:
+        except (InvalidError, TerminalError):  # the second when it is known who holds the port
             if not await self._reclaim_ports(model, resource, intent):
                 raise
             applied = await self._applier.apply(resource, intent, owner=model)

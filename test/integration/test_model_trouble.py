@@ -68,6 +68,23 @@ async def test_a_third_replica_finds_no_place_while_two_serve(
     assert "anti-affinity" in models.condition("triplets")["message"], model
 
 
+async def test_replicas_on_every_node_there_is_take_a_change(
+    models: Any, controller: Run, h100s: Tree
+) -> None:
+    models.create("full", models.cpu_spec(h100s, serverless={"minReplicas": 2}))
+    async with controller():
+        await models.reaches("full", "BackendReady", text="2 of 2 replicas are ready")
+        before = {pod["metadata"]["name"] for pod in models.pods("full")}
+        models.change("full", {"config": {"contextSize": 4096}})
+
+        def is_changed() -> None:
+            pods = models.pods("full")
+            assert before.isdisjoint(pod["metadata"]["name"] for pod in pods)
+            assert models.condition("full")["message"] == "2 of 2 replicas are ready"
+
+        await eventually(is_changed, within=40)
+
+
 async def test_a_pod_too_large_for_every_node_is_unschedulable(
     models: Any, controller: Run, cpus: Tree
 ) -> None:

@@ -34,6 +34,12 @@ def model(spec: Tree, *, generation: int = 3) -> Model:
     )
 
 
+NO_SURGE = {
+    "type": "RollingUpdate",
+    "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
+}
+
+
 def gpu_node(vendor: str = "nvidia.com/gpu") -> Node:
     status = {"allocatable": {vendor: "8"}, "conditions": READY}
     return Node.model_validate({"metadata": meta_from({"name": vendor}), "status": status})
@@ -163,8 +169,7 @@ def test_a_gpu_pod() -> None:
     assert spec["tolerations"] == [gpu]
     assert spec["automountServiceAccountToken"] is False
     assert spec["enableServiceLinks"] is False
-    strategy = deployment(GPU)["spec"]["strategy"]
-    assert strategy["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    assert deployment(GPU)["spec"]["strategy"] == NO_SURGE
 
 
 def test_a_cpu_pod_asks_for_nothing_of_gpus() -> None:
@@ -174,6 +179,13 @@ def test_a_cpu_pod_asks_for_nothing_of_gpus() -> None:
     assert found["image"] == "ghcr.io/ggml-org/llama.cpp:server"
     assert "strategy" not in deployment(CPU)["spec"]
     assert "supplementalGroups" not in spec["securityContext"]
+
+
+@pytest.mark.parametrize(
+    "more", [{"serverless": {"minReplicas": 2}}, {"source": "pvc://weights/m.gguf"}]
+)
+def test_no_pod_waits_for_the_node_or_the_volume_of_its_predecessor(more: Tree) -> None:
+    assert deployment(CPU | more)["spec"]["strategy"] == NO_SURGE
 
 
 def test_an_amd_pod_may_open_the_devices() -> None:

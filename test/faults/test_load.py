@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from flexinfer.builder import controller_for
 from flexinfer.cache.informer import InformerOptions
 from flexinfer.cache.informers import Informers
+from flexinfer.cache.timing import Timing
 from flexinfer.client.direct import DirectClient
 from flexinfer.envtest.eventually import eventually
 from flexinfer.envtest.faults import Footprint, Forward, Hold
@@ -60,7 +61,7 @@ class Slow:
         return Result()
 
 
-async def flood(case: Case, *, updates: int, seconds: float) -> None:
+async def flood(case: Case, *, updates: int, seconds: float, timing: Timing) -> None:
     names = [f"a{n}" for n in range(20)]
     memory: list[int] = []
 
@@ -70,7 +71,7 @@ async def flood(case: Case, *, updates: int, seconds: float) -> None:
                 memory.append(resident())
             yield names[number % len(names)]
 
-    async with case.managing() as manager:
+    async with case.managing(timing=timing) as manager:
         reconciler = Slow(manager.client, case.namespace, seconds)
         controller_for(manager, ConfigMap).complete(reconciler)
         await case.write(names)
@@ -94,13 +95,13 @@ async def flood(case: Case, *, updates: int, seconds: float) -> None:
 
 
 async def test_c34_a_slow_reconciler_sees_the_last_state_and_memory_stays_flat(case: Case) -> None:
-    await flood(case, updates=int(50_000 * SCALE), seconds=1 * SCALE)
+    await flood(case, updates=int(50_000 * SCALE), seconds=1 * SCALE, timing=TENTH)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 async def test_c34_at_full_count(case: Case) -> None:
-    await flood(case, updates=50_000, seconds=1)
+    await flood(case, updates=50_000, seconds=1, timing=Timing())
 
 
 class OneChild:

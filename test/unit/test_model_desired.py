@@ -14,6 +14,7 @@ from controllers.model.decision import Blocked, Plan, claim_of, decide
 from controllers.model.metadata import capabilities, managed_annotations
 from controllers.model.ports import reclaim
 from flexinfer.apply.intent import clean
+from flexinfer.errors import ConfigurationError
 from flexinfer.kinds.deployment import Deployment
 from flexinfer.kinds.node import Node
 from flexinfer.meta.envelope import meta_from
@@ -357,6 +358,12 @@ def test_a_port_that_is_ours_needs_no_patch() -> None:
     ours = {"name": "http", "port": 8080, "protocol": "TCP", "nodePort": 30000}
     assert reclaim(live_service(ours), intent) == []
     assert reclaim({"metadata": {"uid": "u"}, "spec": {}}, intent) == []
+
+
+def test_a_size_of_shared_memory_that_is_none_is_refused_with_its_variable() -> None:
+    assert desired.shm_size({}) == desired.shm_size({"DEFAULT_SHM_SIZE_LIMIT": " "}) == "8Gi"
+    with pytest.raises(ConfigurationError, match="DEFAULT_SHM_SIZE_LIMIT: 'lots' is no quantity"):
+        desired.shm_size({"DEFAULT_SHM_SIZE_LIMIT": "lots"})
 
 
 # Annotations

@@ -123,7 +123,10 @@ def _judge_plan(meta: ObjectMeta, plan: Plan, observed: Observed) -> Verdict:
     ready = deployment.status.ready_replicas if deployment else 0
     is_missing = bool(plan.claim) and observed.claim is None
     if plan.replicas == 0 and not is_missing:
-        text = "No replica is wanted: the Model scales to zero until it is asked for"
+        text = (
+            "No replica is wanted: spec.serverless.minReplicas is 0, and nothing wakes Models yet; "
+            "set it to 1 or more, or spec.serverless.enabled to false, to run the Model"
+        )
         return Verdict(Phase.IDLE, Reason.WAITING_FOR_ACTIVATION, text)
     pods = living(observed.pods)
     found = troubles(pods)

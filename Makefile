@@ -37,7 +37,7 @@ run: env ## Run FlexInfer against a local control plane (CLUSTER=kind|current, S
 test: env control-plane ## Run unit, integration and fault tests, with coverage
 	@mkdir -p $(RUN) && $(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest $(PYTEST_ARGS) 2>&1 | tee $(RUN)/pytest.log
-	@hack/coverage.sh $(BIN)/coverage
+	@$(if $(PYTEST_ARGS),true,hack/coverage.sh $(BIN)/coverage)
 	@grep -E '^=+ .* in [0-9.]+s' $(RUN)/pytest.log | tail -n 1
 
 ##@ Development
@@ -124,7 +124,7 @@ deploy: env ## Deploy CRDs, roles and the manager with image IMG
 	@hack/render.sh $(KUBECTL) $(IMG) | $(KUBECTL) apply --server-side -f -
 
 .PHONY: undeploy
-undeploy: env ## Remove all that deploy made
+undeploy: env ## Remove all that deploy made, and with the CRDs every Model
 	@hack/render.sh $(KUBECTL) $(IMG) | $(KUBECTL) delete --ignore-not-found -f -
 
 .PHONY: build-installer
@@ -145,4 +145,4 @@ kind-down: ## Delete the kind cluster named flexinfer
 
 .PHONY: clean
 clean: ## Remove what builds and runs leave behind, but for the environment
-	rm -rf $(RUN) dist build htmlcov .coverage .coverage.*
+	rm -rf $(RUN) dist build htmlcov .coverage .coverage.* bench-results.json

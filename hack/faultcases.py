@@ -181,11 +181,9 @@ class Case:
                 await self.leaves_nothing(before)
                 group.cancel_scope.cancel()
 
-    async def leaves_nothing(self, before: Footprint, *, allow: int = 2) -> None:
+    async def leaves_nothing(self, before: Footprint) -> None:
         """Wait until no more is held open than before."""
-        await eventually(
-            lambda: before.assert_no_growth(Footprint.take(self.proxy), allow=allow), within=30
-        )
+        await eventually(lambda: before.assert_no_growth(Footprint.take(self.proxy)), within=30)
 
     @asynccontextmanager
     async def direct(self) -> AsyncIterator[DirectClient]:

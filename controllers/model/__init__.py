@@ -9,6 +9,7 @@ May import `internal`, `api` and the framework. Pure are all modules but `reconc
 - `desired`: a plan to the intents of Service and Deployment; `ports`: what apply cannot undo.
 - `pods`: what pods say.
 - `verdict`: does the Model serve, and if not, what is in the way.
+- `rollout`: what applying came to, and when to look again.
 - `status`: the whole status.
 - `rights`: what the API server has to allow.
 - `reconciler`: the shell. `wiring`: what it hears of.

@@ -16,8 +16,10 @@ from controllers.model.metadata import (
     pod_annotations,
     pod_labels,
 )
+from flexinfer.errors import ConfigurationError
 from flexinfer.kinds.deployment import Deployment
 from flexinfer.kinds.service import Service
+from flexinfer.meta.quantity import Quantity
 from internal.backends.backend import MODELS_PATH
 from internal.backends.source import Scheme
 from internal.gpu.accelerator import Vendor
@@ -79,7 +81,7 @@ def deployment(
             "labels": {**pod_labels(model, plan), **labels},
             "annotations": pod_annotations(model, plan),
         },
-        "spec": _pod_spec(model, plan, labels, environment.get(_SHM_VARIABLE) or _SHM_SIZE),
+        "spec": _pod_spec(model, plan, labels, shm_size(environment)),
     }
     return {
         "apiVersion": Deployment.resource.api_version,
@@ -94,6 +96,16 @@ def deployment(
     }
 
 
+def shm_size(environment: Mapping[str, str]) -> str:
+    """Return how much shared memory a pod may use; raise ConfigurationError for no quantity."""
+    size = environment.get(_SHM_VARIABLE, "").strip() or _SHM_SIZE
+    try:
+        Quantity.parse(size)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{_SHM_VARIABLE}: {error}") from None
+    return size
+
+
 def _metadata(model: Model, plan: Plan) -> Tree:
     return {
         "name": model.metadata.name,
@@ -104,8 +116,8 @@ def _metadata(model: Model, plan: Plan) -> Tree:
 
 
 def _strategy(plan: Plan) -> Tree | None:
-    """Free the GPUs of an old pod before its successor asks for them."""
-    if not plan.launch.accelerator.count:
+    """End an old pod first if its successor asks for what it holds: GPUs, its node, a volume."""
+    if not plan.launch.accelerator.count and plan.replicas <= 1 and not plan.claim:
         return None
     return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -16,19 +15,12 @@ from controllers.model import desired, names, status
 from controllers.model.decision import Blocked, claim_of, decide
 from controllers.model.pods import living
 from controllers.model.ports import reclaim
-from controllers.model.verdict import Observed, Problem
+from controllers.model.rollout import REFUSALS, Rollout
+from controllers.model.verdict import Observed
 from flexinfer import log
 from flexinfer.apply import Applier, LiveClient, StatusWriter
 from flexinfer.client.protocol import Patch
-from flexinfer.errors import (
-    BadRequestError,
-    ConflictError,
-    DecodeError,
-    ForbiddenError,
-    InvalidError,
-    NotOursError,
-    TerminalError,
-)
+from flexinfer.errors import ConflictError, DecodeError, InvalidError, TerminalError
 from flexinfer.kinds.deployment import Deployment
 from flexinfer.kinds.node import Node
 from flexinfer.kinds.persistentvolumeclaim import PersistentVolumeClaim
@@ -53,29 +45,6 @@ _log = log.get_logger(__name__)
 PODS_BY_MODEL = "model"
 """Index of the pod informer: namespace/name of the Model that a pod says it belongs to."""
 
-# Seconds until a Model that no node fits, or whose spec is wrong, is looked at again.
-_AGAIN = 30.0
-# Seconds until a refused child is sent again: only another admission policy could let it in.
-_REFUSED = 300.0
-# Seconds until the name of a child that is not ours is tried again: what a deleted Model of the
-# same name left behind goes soon, and its going is no event of ours.
-_NAME_TAKEN = 10.0
-
-_REASONS: tuple[tuple[type[Exception], Reason], ...] = (
-    (NotOursError, Reason.NOT_OURS),
-    (TerminalError, Reason.FIELD_IMMUTABLE),
-    (InvalidError, Reason.APPLY_FAILED),
-    (BadRequestError, Reason.APPLY_FAILED),
-    (ForbiddenError, Reason.APPLY_FAILED),
-)
-_REFUSALS = tuple(kind for kind, _ in _REASONS)
-# Those that time alone may cure come back by the clock, the rest by the queue's backoff.
-_WAIT: tuple[tuple[type[Exception], float], ...] = (
-    (NotOursError, _NAME_TAKEN),
-    (InvalidError, _REFUSED),
-    (BadRequestError, _REFUSED),
-)
-
 
 class ModelClient(LiveClient, Protocol):
     """Be a client that has indexes."""
@@ -84,21 +53,6 @@ class ModelClient(LiveClient, Protocol):
         self, kind: type[T], index: str, value: str, *, namespace: str = ""
     ) -> Sequence[T]:
         """Return the objects that an index has under *value*."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rollout:
-    """Be what applying came to; `error` is what stopped it."""
-
-    drift: tuple[str, ...] = ()
-    error: Exception | None = None
-
-    @property
-    def problem(self) -> Problem | None:
-        if self.error is None:
-            return None
-        reason = next(reason for kind, reason in _REASONS if isinstance(self.error, kind))
-        return Problem(reason, str(self.error))
 
 
 class ModelReconciler:
@@ -145,7 +99,7 @@ class ModelReconciler:
         nodes = await self._client.list(Node) if model.gpu_count else ()
         decision = decide(model, nodes, self._environment)
         claim = await self._claim(model)
-        rollout = _Rollout()
+        rollout = Rollout()
         if not isinstance(decision, Blocked):
             is_claimless = bool(decision.claim) and claim is None
             rollout = await self._apply(model, decision, is_claimless=is_claimless)
@@ -161,7 +115,7 @@ class ModelReconciler:
         )
         new = status.compute(model.metadata, model.status, observed, now=self._now())
         await self._status.write(Model.resource, model.metadata, new.wire())
-        return _next(decision, rollout.error)
+        return rollout.look_again(decision)
 
     async def _report_misfit(self, request: Request, error: DecodeError) -> Result:
         """Write into the status that the Model does not fit its type, and wait for a change."""
@@ -175,7 +129,7 @@ class ModelReconciler:
         await self._status.write(Model.resource, stored.meta, new.wire())
         return Result()
 
-    async def _apply(self, model: Model, plan: Plan, *, is_claimless: bool) -> _Rollout:
+    async def _apply(self, model: Model, plan: Plan, *, is_claimless: bool) -> Rollout:
         """Apply the children; without the claim nothing that would mount it is rolled out."""
         labels = desired.selector(model, await self._deployment(model))
         drift: list[str] = []
@@ -185,15 +139,15 @@ class ModelReconciler:
             if not is_claimless:
                 deployment = desired.deployment(model, plan, labels, self._environment)
                 drift += await self._apply_child(model, Deployment.resource, deployment)
-        except _REFUSALS as error:
-            return _Rollout(drift=tuple(drift), error=error)
-        return _Rollout(drift=tuple(drift))
+        except REFUSALS as error:
+            return Rollout(drift=tuple(drift), error=error)
+        return Rollout(drift=tuple(drift))
 
     async def _apply_child(self, model: Model, resource: Resource, intent: Tree) -> Sequence[str]:
         """Return the fields that are not what *intent* asks for because they never change."""
         try:
             applied = await self._applier.apply(resource, intent, owner=model)
-        except InvalidError:
+        except (InvalidError, TerminalError):  # the second when it is known who holds the port
             if not await self._reclaim_ports(model, resource, intent):
                 raise
             applied = await self._applier.apply(resource, intent, owner=model)
@@ -271,25 +225,6 @@ def _comes_from(model: Model, pod: Pod) -> bool:
     if owner is None or owner.kind != "ReplicaSet":
         return False
     return owner.name.rpartition("-")[0] == model.metadata.name
-
-
-def _next(decision: Plan | Blocked, error: Exception | None) -> Result:
-    """Say when to look again; raise *error* when the queue's backoff is to decide."""
-    if _is_namespace_ending(error):
-        return Result()  # the Model goes with it
-    if error is not None:
-        wait = next((seconds for kind, seconds in _WAIT if isinstance(error, kind)), None)
-        if wait is None:
-            raise error
-        return Result(requeue_after=wait)
-    is_up_to_nodes = isinstance(decision, Blocked) and not decision.concerns_spec
-    return Result(requeue_after=_AGAIN if is_up_to_nodes else None)
-
-
-def _is_namespace_ending(error: Exception | None) -> bool:
-    return isinstance(error, ForbiddenError) and any(
-        cause.reason == "NamespaceTerminating" for cause in error.causes
-    )
 
 
 def _readable_status(tree: Tree) -> ModelStatus:

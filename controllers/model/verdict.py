@@ -6,6 +6,7 @@
 | the spec is wrong, or no node fits | Failed | the reason why |
 | the same, but pods of this very spec serve (nodes were cordoned) | Ready | BackendReady |
 | an object could not be applied | Failed | NotOurs, ApplyFailed, FieldImmutable |
+| the API server has a passing trouble with it, and no replica is ready | Pending | ApplyFailed |
 | no replica is wanted | Idle | WaitingForActivation |
 | a replica is ready | Ready | BackendReady |
 | the claim is missing or not bound | Pending | CacheNotReady |
@@ -20,7 +21,7 @@ before Ready while pods serve an earlier spec.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from api.flexinfer.v1alpha2.reasons import Phase, Reason
@@ -45,10 +46,11 @@ _SHARED_MODES = {"ReadWriteMany", "ReadOnlyMany"}
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Say why what was planned could not be applied."""
+    """Say why what was planned could not be applied; it may be a passing trouble."""
 
     reason: Reason
     message: str
+    is_passing: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +89,13 @@ def judge(meta: ObjectMeta, observed: Observed) -> Verdict:
     decision, problem = observed.decision, observed.problem
     if isinstance(decision, Blocked):
         return _blocked(meta, decision, observed)
-    if problem is not None:
+    if problem is not None and not problem.is_passing:
         return Verdict(Phase.FAILED, problem.reason, problem.message)
     verdict = _judge_plan(meta, decision, observed)
+    if problem is not None:
+        if not verdict.is_ready:
+            return Verdict(Phase.PENDING, problem.reason, problem.message)
+        return Verdict(verdict.phase, verdict.reason, _join(verdict.message, problem.message))
     extra = [] if verdict.reason is Reason.CACHE_NOT_READY else list(_claim_notes(observed))
     text = _join(verdict.message, _pause(observed.deployment), *extra, *decision.notes)
     return Verdict(verdict.phase, verdict.reason, text)
@@ -117,7 +123,10 @@ def _judge_plan(meta: ObjectMeta, plan: Plan, observed: Observed) -> Verdict:
     ready = deployment.status.ready_replicas if deployment else 0
     is_missing = bool(plan.claim) and observed.claim is None
     if plan.replicas == 0 and not is_missing:
-        text = "No replica is wanted: the Model scales to zero until it is asked for"
+        text = (
+            "No replica is wanted: spec.serverless.minReplicas is 0, and nothing wakes Models yet; "
+            "set it to 1 or more, or spec.serverless.enabled to false, to run the Model"
+        )
         return Verdict(Phase.IDLE, Reason.WAITING_FOR_ACTIVATION, text)
     pods = living(observed.pods)
     found = troubles(pods)

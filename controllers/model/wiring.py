@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from api.flexinfer.v1alpha2.model_types import Model
 from controllers.model import names
 from controllers.model.decision import claim_of
+from controllers.model.desired import shm_size
 from controllers.model.reconciler import PODS_BY_MODEL, ModelReconciler
 from flexinfer.builder import controller_for
 from flexinfer.errors import DecodeError
@@ -37,8 +38,11 @@ def set_up(manager: Manager, *, environment: Mapping[str, str] | None = None) ->
     """Add the Model controller to *manager*; its name is `model`.
 
     Only pods with the label `flexinfer.ai/model` are kept in the cache. *environment* holds the
-    default images; the process's own unless given.
+    default images; the process's own unless given. Raises ConfigurationError for a variable that
+    no pod could use.
     """
+    environment = os.environ if environment is None else environment
+    shm_size(environment)
     informers = manager.informers
     informers.informer(Node.resource)
     informers.informer(Pod.resource, labels=_MODEL_PODS).add_index(PODS_BY_MODEL, _model_keys)
@@ -58,7 +62,7 @@ def set_up(manager: Manager, *, environment: Mapping[str, str] | None = None) ->
     models.add_index(_MODELS_BY_CLAIM, claim_keys)
     reconciler = ModelReconciler(
         manager.client,
-        environment=os.environ if environment is None else environment,
+        environment=environment,
         on_reverted=announce(manager.recorder("model-controller")),
     )
     return (

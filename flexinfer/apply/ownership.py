@@ -56,7 +56,7 @@ def ensure_ours(
         return
     raise NotOursError(
         f"{resource.kind} {live.meta.key} is left untouched: {_belongs(found, owner)}; "
-        f"rename or delete that {resource.kind} to make room"
+        f"delete that {resource.kind}, or choose another name for its would-be owner"
     )
 
 

@@ -17,8 +17,12 @@ app = App(
     help="Run large-language-model inference on Kubernetes.",
     version=lambda: version("flexinfer"),
 )
-app.command("flexinfer.cmd.manager:manager", name="manager")
-app.command("flexinfer.cmd.manifests:manifests", name="manifests")
+app.command("flexinfer.cmd.manager:manager", name="manager", help="Run the controllers.")
+app.command(
+    "flexinfer.cmd.manifests:manifests",
+    name="manifests",
+    help="Write CRDs, roles and the API reference, or check that they are fresh.",
+)
 
 
 def main() -> None:

@@ -52,7 +52,7 @@ class Flags:
     leader_elect_retry_period: float = 2.0
     """Seconds between two renewals"""
     kubeconfig: str | None = None
-    """A kubeconfig file, for a manager outside the cluster"""
+    """A kubeconfig file, for a manager outside the cluster; KUBECONFIG alone is not read"""
     context: str | None = None
     """A context of the kubeconfig; the current one unless given"""
     service_account_dir: Path | None = None
@@ -101,6 +101,11 @@ async def _credentials(flags: Flags) -> Credentials:
 
     if (flags.service_account_dir is None) != (flags.server is None):
         raise ConfigurationError("--service-account-dir and --server go together: give both")
+    if flags.server is not None and (flags.kubeconfig is not None or flags.context is not None):
+        raise ConfigurationError(
+            "--kubeconfig and --context cannot go with --service-account-dir and --server: "
+            "give one pair"
+        )
     if flags.service_account_dir is not None and flags.server is not None:
         return auth.ServiceAccountCredentials(flags.service_account_dir, flags.server)
     if flags.kubeconfig is not None or flags.context is not None:

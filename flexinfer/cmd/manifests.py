@@ -21,6 +21,9 @@ def manifests(*, output: Path = Path(), check: bool = False) -> int:
         output: The checkout to write to
         check: Only compare, and show what differs
     """
+    if not (output / "config").is_dir():
+        print(f"{output} is no checkout: name one with --output", file=sys.stderr)
+        return MISUSED
     return run(generated(), output=output, check=check)
 
 

@@ -55,7 +55,7 @@ def find(
 ) -> Binaries:
     """Return all binaries from the first place that has them all, building them if none has.
 
-    *report* gets lines of progress. A first build takes about five minutes on two cores.
+    *report* gets lines of progress. A first build takes 6 to 10 minutes on two cores.
 
     Raises:
         BinariesError: They are nowhere and cannot be built; one sentence that names the cure.

@@ -45,7 +45,7 @@ Timestamp = Annotated[datetime, AfterValidator(_whole_second), PlainSerializer(_
 
 
 class Condition(Model):
-    """State one observation about an object."""
+    """Be one observation about an object."""
 
     type: str = Field(max_length=316, pattern=_TYPE_PATTERN)
     """What is observed, in CamelCase, such as `Ready`."""

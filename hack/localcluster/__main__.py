@@ -15,9 +15,9 @@ from hack.localcluster import attached, local
 def main() -> int:
     """Run the cluster that CLUSTER names; 0 on success and Ctrl-C, 1 on failure, 2 on misuse."""
     cluster = os.environ.get("CLUSTER") or "local"
-    once = os.environ.get("ONCE") == "1"
-    samples = os.environ.get("SAMPLES") == "1"
-    # `kill` and a closed terminal end it as Ctrl-C does.
+    once, samples = _switch("ONCE"), _switch("SAMPLES")
+    # `kill` and a closed terminal end it as Ctrl-C does, which a script's shell would hide from us.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.default_int_handler)
     try:
@@ -37,6 +37,15 @@ def main() -> int:
         return 1
     print(f"CLUSTER={cluster} is not known: use local, kind or current", file=sys.stderr)
     return 2
+
+
+def _switch(name: str) -> bool:
+    """Read a variable that is 1 or nothing; anything else is misuse."""
+    value = os.environ.get(name, "")
+    if value not in {"", "0", "1"}:
+        print(f"{name}={value} is not known: use {name}=1", file=sys.stderr)
+        sys.exit(2)
+    return value == "1"
 
 
 sys.exit(main())

@@ -74,7 +74,7 @@ def run(*, context: str, samples: bool, once: bool) -> int:
     ):
         step("Starting the manager")
         process = ManagerProcess.prepare(
-            processes, [f"--kubeconfig={_kubeconfig()}", f"--context={context}"]
+            processes, [f"--kubeconfig={_kubeconfigs()}", f"--context={context}"]
         )
         process.start("--log-format=json")
         process.wait_ready()
@@ -106,7 +106,6 @@ def _follow(process: ManagerProcess, *, context: str, samples: bool, once: bool)
     return 0
 
 
-def _kubeconfig() -> Path:
-    """Return the file that kubectl would read first."""
-    named = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
-    return Path(named) if named else Path.home() / ".kube/config"
+def _kubeconfigs() -> str:
+    """Return the files that kubectl reads, as `KUBECONFIG` lists them."""
+    return os.environ.get("KUBECONFIG") or str(Path.home() / ".kube/config")

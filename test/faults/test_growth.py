@@ -120,7 +120,8 @@ async def come_and_go(case: Case, *, waves: int) -> None:
             came = waves * WAVE
             assert after.objects <= before.objects + came / 3, (before, after)
             assert after.bytes <= before.bytes + 50 * came, (before, after)
-            assert samples(registry) <= series + 5
+            # What happens for the first time, such as the end of a watch, adds a series.
+            assert samples(registry) <= series + 20
             await case.leaves_nothing(footprint)
 
 

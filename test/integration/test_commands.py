@@ -148,8 +148,15 @@ def test_the_whole_of_make_run_reaches_every_expected_state() -> None:
     assert "Every sample is as expected" in result.stdout
 
 
-def test_the_manager_runs_from_here_against_the_current_context(plane: ControlPlane) -> None:
-    output = succeed(plane, "run", CLUSTER="current", ONCE="1")
+def test_the_manager_runs_from_here_against_the_current_context(
+    plane: ControlPlane, tmp_path: Path
+) -> None:
+    # As kubectl reads it: several files, of which the first has no context.
+    empty = tmp_path / "empty"
+    empty.write_text("apiVersion: v1\nkind: Config\n")
+    result = make("run", CLUSTER="current", ONCE="1", KUBECONFIG=f"{empty}:{plane.kubeconfig_path}")
+    assert result.returncode == 0, result.stdout + result.stderr
+    output = result.stdout
     assert "The manager is ready" in output
     assert "models.ai.flexinfer" in crds(plane)
     assert plane.admin.get("/apis/ai.flexinfer/v1alpha2/models")["items"] == []
@@ -168,6 +175,12 @@ def test_an_unknown_cluster_is_refused_with_the_choices() -> None:
     result = make("run", CLUSTER="mars")
     assert result.returncode != 0
     assert "use local, kind or current" in result.stderr
+
+
+def test_a_switch_that_is_neither_on_nor_off_is_refused() -> None:
+    result = make("run", ONCE="yes")
+    assert result.returncode != 0
+    assert "ONCE=yes is not known: use ONCE=1" in result.stderr
 
 
 @pytest.mark.parametrize("target", ["kind-up", "docker-build"])

@@ -10,6 +10,7 @@ import pytest
 from flexinfer.envtest import volumes
 from flexinfer.envtest.behaviour import BEHAVIOUR, EXIT_CODE, MESSAGE, Behaviour
 from flexinfer.envtest.eventually import eventually
+from flexinfer.envtest.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +67,66 @@ async def test_a_third_replica_finds_no_place_while_two_serve(
         text = "2 of 3 replicas are ready; pod triplets-"
         model = await models.reaches("triplets", "BackendReady", phase="Ready", text=text)
     assert "anti-affinity" in models.condition("triplets")["message"], model
+
+
+async def test_a_webhook_that_does_not_answer_is_named(
+    models: Any, controller: Run, cpus: Tree
+) -> None:
+    admin, path = models.plane.admin, "/apis/admissionregistration.k8s.io/v1"
+    path = f"{path}/validatingwebhookconfigurations"
+    serves = models.create("serves", models.cpu_spec(cpus))
+    async with controller():
+        await models.reaches("serves", "BackendReady")
+        admin.create(path, silent_webhook(serves["metadata"]["namespace"]))
+        try:
+            models.create("starts", models.cpu_spec(cpus))
+            text = 'failed calling webhook "silent.example.com"'
+            await models.reaches("starts", "ApplyFailed", phase="Pending", text=text)
+            models.change("serves", {"config": {"contextSize": 4096}})
+            await models.reaches("serves", "BackendReady", phase="Ready", text=text)
+        finally:
+            admin.delete(f"{path}/silent")
+        await models.reaches("starts", "BackendReady", text="1 of 1 replicas are ready")
+
+
+def silent_webhook(namespace: str) -> Tree:
+    """Nobody listens at its address, so that no Deployment of the namespace can be written."""
+    (port,) = free_ports(1)
+    selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    rule = {
+        "apiGroups": ["apps"],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": ["deployments"],
+    }
+    webhook = {
+        "name": "silent.example.com",
+        "clientConfig": {"url": f"https://127.0.0.1:{port}/"},
+        "namespaceSelector": selector,
+        "rules": [rule],
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    head = {"apiVersion": "admissionregistration.k8s.io/v1"}
+    kind = {"kind": "ValidatingWebhookConfiguration", "metadata": {"name": "silent"}}
+    return {**head, **kind, "webhooks": [webhook]}
+
+
+async def test_replicas_on_every_node_there_is_take_a_change(
+    models: Any, controller: Run, h100s: Tree
+) -> None:
+    models.create("full", models.cpu_spec(h100s, serverless={"minReplicas": 2}))
+    async with controller():
+        await models.reaches("full", "BackendReady", text="2 of 2 replicas are ready")
+        before = {pod["metadata"]["name"] for pod in models.pods("full")}
+        models.change("full", {"config": {"contextSize": 4096}})
+
+        def is_changed() -> None:
+            pods = models.pods("full")
+            assert before.isdisjoint(pod["metadata"]["name"] for pod in pods)
+            assert models.condition("full")["message"] == "2 of 2 replicas are ready"
+
+        await eventually(is_changed, within=40)
 
 
 async def test_a_pod_too_large_for_every_node_is_unschedulable(

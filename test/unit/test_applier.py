@@ -151,7 +151,7 @@ def test_a_cluster_scoped_owner_may_own_anything_but_needs_a_uid() -> None:
             False,
             (
                 "Thing default/web is left untouched: it exists already and has no controller; "
-                "rename or delete that Thing to make room"
+                "delete that Thing, or choose another name for its would-be owner"
             ),
         ),
         (

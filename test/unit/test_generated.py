@@ -24,7 +24,9 @@ def test_the_committed_files_are_fresh() -> None:
 
 
 def test_the_command_writes_finds_all_fresh_and_notices_drift(tmp_path: Path) -> None:
-    assert manifests(output=tmp_path / "none", check=True) == MISUSED
+    for check_only in (True, False):
+        assert manifests(output=tmp_path / "none", check=check_only) == MISUSED
+    (tmp_path / "config").mkdir()
     assert manifests(output=tmp_path) == FRESH
     assert manifests(output=tmp_path, check=True) == FRESH
     (tmp_path / "docs/reference/model.md").write_text("changed by hand\n")

@@ -14,6 +14,7 @@ from controllers.model.decision import Blocked, Plan, claim_of, decide
 from controllers.model.metadata import capabilities, managed_annotations
 from controllers.model.ports import reclaim
 from flexinfer.apply.intent import clean
+from flexinfer.errors import ConfigurationError
 from flexinfer.kinds.deployment import Deployment
 from flexinfer.kinds.node import Node
 from flexinfer.meta.envelope import meta_from
@@ -32,6 +33,12 @@ def model(spec: Tree, *, generation: int = 3) -> Model:
     return Model.model_validate(
         {"metadata": meta, "spec": {"serverless": {"enabled": False}} | spec}
     )
+
+
+NO_SURGE = {
+    "type": "RollingUpdate",
+    "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
+}
 
 
 def gpu_node(vendor: str = "nvidia.com/gpu") -> Node:
@@ -163,8 +170,7 @@ def test_a_gpu_pod() -> None:
     assert spec["tolerations"] == [gpu]
     assert spec["automountServiceAccountToken"] is False
     assert spec["enableServiceLinks"] is False
-    strategy = deployment(GPU)["spec"]["strategy"]
-    assert strategy["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    assert deployment(GPU)["spec"]["strategy"] == NO_SURGE
 
 
 def test_a_cpu_pod_asks_for_nothing_of_gpus() -> None:
@@ -174,6 +180,13 @@ def test_a_cpu_pod_asks_for_nothing_of_gpus() -> None:
     assert found["image"] == "ghcr.io/ggml-org/llama.cpp:server"
     assert "strategy" not in deployment(CPU)["spec"]
     assert "supplementalGroups" not in spec["securityContext"]
+
+
+@pytest.mark.parametrize(
+    "more", [{"serverless": {"minReplicas": 2}}, {"source": "pvc://weights/m.gguf"}]
+)
+def test_no_pod_waits_for_the_node_or_the_volume_of_its_predecessor(more: Tree) -> None:
+    assert deployment(CPU | more)["spec"]["strategy"] == NO_SURGE
 
 
 def test_an_amd_pod_may_open_the_devices() -> None:
@@ -345,6 +358,12 @@ def test_a_port_that_is_ours_needs_no_patch() -> None:
     ours = {"name": "http", "port": 8080, "protocol": "TCP", "nodePort": 30000}
     assert reclaim(live_service(ours), intent) == []
     assert reclaim({"metadata": {"uid": "u"}, "spec": {}}, intent) == []
+
+
+def test_a_size_of_shared_memory_that_is_none_is_refused_with_its_variable() -> None:
+    assert desired.shm_size({}) == desired.shm_size({"DEFAULT_SHM_SIZE_LIMIT": " "}) == "8Gi"
+    with pytest.raises(ConfigurationError, match="DEFAULT_SHM_SIZE_LIMIT: 'lots' is no quantity"):
+        desired.shm_size({"DEFAULT_SHM_SIZE_LIMIT": "lots"})
 
 
 # Annotations

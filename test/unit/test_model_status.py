@@ -15,12 +15,23 @@ from api.flexinfer.v1alpha2.reasons import Phase, Reason
 from controllers.model import names, status
 from controllers.model.decision import Blocked, Plan, decide
 from controllers.model.pods import living, troubles
+from controllers.model.rollout import Rollout
 from controllers.model.verdict import Observed, Problem, judge
 from flexinfer import conditions
+from flexinfer.errors import (
+    BadRequestError,
+    Cause,
+    ForbiddenError,
+    InvalidError,
+    NotOursError,
+    ServerError,
+    TerminalError,
+)
 from flexinfer.kinds.deployment import Deployment
 from flexinfer.kinds.persistentvolumeclaim import PersistentVolumeClaim
 from flexinfer.kinds.pod import Pod
 from flexinfer.meta.envelope import meta_from
+from flexinfer.reconcile import Result
 from internal.gpu.accelerator import Accelerator, Vendor
 
 if TYPE_CHECKING:
@@ -214,6 +225,47 @@ def test_what_keeps_a_change_from_taking_effect_is_said(live: Deployment, words:
     message = verdict(Observed(decision=plan(2), deployment=live))[2]
     assert message.startswith(f"{live.status.ready_replicas} of 2 replicas are ready; ")
     assert words in message
+
+
+def test_a_passing_trouble_fails_no_model_that_serves() -> None:
+    trouble = Problem(Reason.APPLY_FAILED, "a webhook is silent", is_passing=True)
+    found = verdict(Observed(decision=plan(), deployment=deployment(1), problem=trouble))
+    text = "1 of 1 replicas are ready; a webhook is silent"
+    assert found == (Phase.READY, Reason.BACKEND_READY, text)
+    found = verdict(Observed(decision=plan(), deployment=deployment(), problem=trouble))
+    assert found == (Phase.PENDING, Reason.APPLY_FAILED, "a webhook is silent")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "wait"),
+    [
+        (NotOursError("theirs"), Reason.NOT_OURS, 10.0),
+        (TerminalError("fixed"), Reason.FIELD_IMMUTABLE, None),
+        (InvalidError("wrong"), Reason.APPLY_FAILED, 300.0),
+        (BadRequestError("unreadable"), Reason.APPLY_FAILED, 300.0),
+        (ForbiddenError("no right"), Reason.APPLY_FAILED, None),
+        (ServerError("failed calling webhook"), Reason.APPLY_FAILED, None),
+    ],
+)
+def test_what_stopped_a_rollout_is_told_and_tried_again(
+    error: Exception, reason: Reason, wait: float | None
+) -> None:
+    rollout = Rollout(error=error)
+    passing = isinstance(error, ServerError)
+    assert rollout.problem == Problem(reason, str(error), is_passing=passing)
+    if wait is None:
+        with pytest.raises(type(error)):
+            rollout.look_again(plan())
+    else:
+        assert rollout.look_again(plan()) == Result(requeue_after=wait)
+
+
+def test_what_nodes_decide_is_looked_at_again_and_the_rest_is_not() -> None:
+    assert Rollout().problem is None
+    assert Rollout().look_again(NO_NODES) == Result(requeue_after=30.0)
+    assert Rollout().look_again(BAD_SPEC) == Rollout().look_again(plan()) == Result()
+    ending = ForbiddenError("ends", causes=[Cause("NamespaceTerminating", "", "")])
+    assert Rollout(error=ending).look_again(plan()) == Result()
 
 
 def test_a_missing_claim_is_said_whatever_serves() -> None:

@@ -127,7 +127,10 @@ class ServerlessSpec(Model):
     runs all the time."""
 
     min_replicas: int = Field(default=0, ge=0, le=10)
-    """Replicas that run even while nobody asks for the model; 0 means none until it is woken."""
+    """Replicas that run even while nobody asks for the model; 0 means none until it is woken.
+
+    More than one run on as many nodes, so that no two share the fate of a node.
+    """
 
     idle_timeout: NonNegativeDuration | None = None
     """How long without a request makes the Model idle; unset, the backend's own time."""

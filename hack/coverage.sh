@@ -7,4 +7,4 @@ coverage=$1
 "$coverage" combine --quiet
 "$coverage" report --fail-under=90 --precision=1
 "$coverage" report --fail-under=100 --precision=2 --include \
-  'flexinfer/workqueue/*,flexinfer/conditions.py,flexinfer/apply*,flexinfer/crd/*'
+  'flexinfer/workqueue/*,flexinfer/conditions.py,flexinfer/apply/*,flexinfer/crd/*'

@@ -51,7 +51,7 @@ from flexinfer.recorder import EventBroadcaster
 from flexinfer.server import Address, metrics_route, serve
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
     from types import FrameType
 
     from anyio.abc import TaskGroup, TaskStatus
@@ -214,23 +214,30 @@ class Manager:
         if self._has_run:
             raise ConfigurationError("a manager runs once: make another one")
         self._has_run = True
+        # Before anything that a signal could find half done: a Lease, a port.
+        with anyio.open_signal_receiver(*self.options.signals) as signals:
+            await self._run_parts(signals, task_status)
+            await self.events.flush()
+        _log.info("stopped")
+        if len(self._failures) > 1:
+            raise ExceptionGroup("several parts of the manager failed", self._failures)
+        if self._failures:
+            raise self._failures[0]
+
+    async def _run_parts(
+        self, signals: AsyncIterator[signal.Signals], task_status: TaskStatus[None]
+    ) -> None:
         async with AsyncExitStack() as stack:
             if self.leadership is not None:
                 await stack.enter_async_context(self.leadership)
             await self._listen(stack)
             task_status.started()
             async with anyio.create_task_group() as group:
-                group.start_soon(self._heed_signals)
+                group.start_soon(self._heed, signals)
                 group.start_soon(self._guard, "event-loop", self._lag.run)
                 group.start_soon(self._guard, "events", self.events.run)
                 await self._run_on_caches()
                 group.cancel_scope.cancel()
-        await self.events.flush()
-        _log.info("stopped")
-        if len(self._failures) > 1:
-            raise ExceptionGroup("several parts of the manager failed", self._failures)
-        if self._failures:
-            raise self._failures[0]
 
     async def _listen(self, servers: AsyncExitStack) -> None:
         metrics, probes = self.options.addresses()
@@ -323,22 +330,14 @@ class Manager:
             self._failures.append(failure)
             self.stop()
 
-    async def _heed_signals(self) -> None:
-        numbers = self.options.signals
-        if not numbers:
-            return
-        with anyio.open_signal_receiver(*numbers) as received:
-            async for number in received:
-                _log.info("signal received", signal=number.name)
-                break
+    async def _heed(self, signals: AsyncIterator[signal.Signals]) -> None:
+        async for number in signals:
+            _log.info("signal received", signal=number.name)
+            break
         self.stop()
         # Not by the event loop from here on: the second signal is for when that is stuck.
-        before = {number: signal.signal(number, _end_at_once) for number in numbers}
-        try:
-            await anyio.sleep_forever()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        for number in self.options.signals:
+            signal.signal(number, _end_at_once)
 
     def _informer_checks(self) -> Iterable[tuple[str, Check]]:
         for informer in self.informers:

@@ -196,7 +196,9 @@ async def test_an_orphan_does_not_wake_the_owner_of_the_same_name(
             # What a backup tool leaves: a child that still names the owner that is gone.
             admin.delete(configmaps(namespace, "owner"), orphan)
             await eventually(lambda: not owners(admin.get(f"{secrets}/owner")))
-            created = admin.create(configmaps(namespace), configmap("owner"))
+            # The owner goes last, once the garbage collector has let its children go.
+            create = partial(admin.create, configmaps(namespace), configmap("owner"))
+            created = await eventually(create)
             key = Request(namespace, "owner")
             await eventually(
                 lambda: reconciler.versions["owner"] == created["metadata"]["resourceVersion"]

@@ -249,6 +249,20 @@ async def test_a_signal_begins_the_stop() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+async def test_a_signal_between_the_open_ports_and_the_first_task_begins_the_stop() -> None:
+    missed = list[int]()
+    before = signal.signal(signal.SIGTERM, lambda number, _: missed.append(number))
+    made = manager(signals=(signal.SIGTERM,))
+    try:
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as group:
+                await group.start(made.run)
+                os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not missed
+
+
 STUCK = """
 import sys, time
 import anyio

@@ -21,6 +21,15 @@ SERVED_MODEL_ANNOTATION = "litellm.flexinfer.ai/served-model"
 ALIASES_ANNOTATION = "litellm.flexinfer.ai/aliases"
 COPILOT_ANNOTATION = "litellm.flexinfer.ai/copilot-model"
 CAPABILITIES_ANNOTATION = "litellm.flexinfer.ai/capabilities"
+ACTIVE_SERVICES_ANNOTATION = "ai.flexinfer/active-services"
+
+# On a Model, any value: wake it.
+ACTIVATE_ANNOTATION = "flexinfer.ai/activate"
+
+# On the Jobs that prepare a claim, so that a change of what they do is seen.
+SOURCE_ANNOTATION = "flexinfer.ai/source"
+CACHE_KIND_ANNOTATION = "flexinfer.ai/cache-kind"
+CACHE_CLAIM_ANNOTATION = "flexinfer.ai/cache-pvc"
 
 CONTAINER = "model"
 PORT = "http"

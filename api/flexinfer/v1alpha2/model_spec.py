@@ -22,6 +22,7 @@ _DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=_LABEL_VALUE)]
 ServedName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"^[^,]*$")]
 ClaimName = Annotated[str, StringConstraints(max_length=253, pattern=_DNS_SUBDOMAIN)]
+SecretName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=_DNS_SUBDOMAIN)]
 ImageName = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^\S+$")]
 Group = Annotated[str, StringConstraints(max_length=63, pattern=_DNS_LABEL)]
 
@@ -33,6 +34,20 @@ DIGEST_RULE = Rule(
 )
 # Longer than it may be, for the rule to be reached by digests of other kinds.
 ImageDigest = Annotated[str, StringConstraints(max_length=256, pattern=_DIGEST), DIGEST_RULE]
+
+# Patterns name files inside the source; each is handed to a program as one argument, never to a
+# shell, so nothing but what would leave the source is refused.
+_PATTERN = r"^[^/\s\x00]\S*$"
+PATTERN_RULE = Rule(
+    "!self.matches('(^|/)\\.\\.(/|$)')",
+    "patterns of spec.cache name files inside the source; write them without '..'",
+)
+FilePattern = Annotated[
+    str, StringConstraints(min_length=1, max_length=253, pattern=_PATTERN), PATTERN_RULE
+]
+Revision = Annotated[
+    str, StringConstraints(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")
+]
 
 
 class GPUVendor(StrEnum):
@@ -110,7 +125,7 @@ class GPUSpec(Model):
     """Rank within the shared group; the higher number goes first."""
 
     vram_estimate_mb: int | None = Field(default=None, ge=1, le=16777216, alias="vramEstimateMB")
-    """Memory per GPU that the model is expected to need, in MB."""
+    """Memory that a replica is expected to need on all its GPUs together, in MB."""
 
     swap_cooldown: NonNegativeDuration | None = None
     """How long the shared group keeps its leader after a swap."""
@@ -140,6 +155,13 @@ class ServerlessSpec(Model):
     longer."""
 
 
+class SecretReference(Model):
+    """Name a Secret of the same namespace."""
+
+    name: SecretName
+    """Name of the Secret."""
+
+
 class CacheSpec(Model):
     """Say where the weights are kept between restarts."""
 
@@ -160,6 +182,23 @@ class CacheSpec(Model):
         "/var/lib/flexinfer/models"
     )
     """Directory on the node under which strategy Local keeps weights."""
+
+    allow_patterns: tuple[FilePattern, ...] = Field(default=(), max_length=64)
+    """Files of an `HF://` source to fetch, such as `*.safetensors`; unset, all of them."""
+
+    ignore_patterns: tuple[FilePattern, ...] = Field(default=(), max_length=64)
+    """Files of an `HF://` source not to fetch, even when allowPatterns names them."""
+
+    revision: Revision | None = None
+    """Branch, tag or commit of an `HF://` source; unset, its main branch."""
+
+    token_secret_ref: SecretReference | None = None
+    """Secret of this namespace whose key `token` opens gated `HF://` sources. Only the Job
+    that fetches the weights sees it."""
+
+    retain: bool = False
+    """Keep the claim made for the Model when the Model is deleted. A Model of the same name
+    takes it over."""
 
 
 _NO_GPU_KEYS = " && ".join(f"!('{key}' in self.{{0}})" for key in GPU_RESOURCES)

@@ -27,10 +27,14 @@ class Reason(StrEnum):
     NO_MATCHING_NODES = "NoMatchingNodes"
     AMBIGUOUS_GPU_VENDOR = "AmbiguousGPUVendor"
     BACKEND_UNSUPPORTED = "BackendUnsupported"
+    VRAM_INSUFFICIENT = "VRAMInsufficient"
 
     # Cached
     NO_CACHE_JOB = "NoCacheJob"
     PVC_BOUND = "PVCBound"
+    PREFETCH_SUCCEEDED = "PrefetchSucceeded"
+    CACHE_CHECK = "CacheCheck"
+    CACHE_COPY = "CacheCopy"
     CACHE_NOT_READY = "CacheNotReady"
 
     # Ready
@@ -76,6 +80,7 @@ _BLOCKED: Mapping[str, str] = {
     Reason.NO_MATCHING_NODES: "No Ready, schedulable node has the GPUs that the Model asks for",
     Reason.AMBIGUOUS_GPU_VENDOR: "Nodes of several GPU vendors fit: name one in spec.gpu.vendor",
     Reason.BACKEND_UNSUPPORTED: "The backend is unknown, or does not run on such hardware",
+    Reason.VRAM_INSUFFICIENT: "The GPUs of the nodes that fit have less memory than estimated",
     Reason.INVALID_SPEC: "The spec breaks a rule; the message names the field and the cure",
 }
 
@@ -88,7 +93,7 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         Reason.IMAGE_PULL_FAILED: "A node cannot pull the image",
         Reason.CRASH_LOOP: "The backend keeps ending; the message holds its last words",
         Reason.REPLICA_FAILURE: "Pods cannot be made, say for want of a RuntimeClass or a quota",
-        Reason.CACHE_NOT_READY: "The claim that the Model mounts is missing or not bound",
+        Reason.CACHE_NOT_READY: "The weights are not where the Model mounts them",
         Reason.PREEMPTED: "Another Model of the group has the GPU",
         Reason.NOT_OURS: "An object of the Model's name belongs to somebody else; it is untouched",
         Reason.APPLY_FAILED: "The API server refused a child; the message is its own",
@@ -102,7 +107,10 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
     ConditionType.CACHED: {
         Reason.NO_CACHE_JOB: "There is nothing to prepare: weights are kept in the pod",
         Reason.PVC_BOUND: "The claim with the weights is bound",
-        Reason.CACHE_NOT_READY: "The claim is missing or not bound",
+        Reason.PREFETCH_SUCCEEDED: "A Job has fetched the weights into the claim",
+        Reason.CACHE_CHECK: "A Job has found the weights in the claim of the source",
+        Reason.CACHE_COPY: "A Job has copied the weights into the Model's own claim",
+        Reason.CACHE_NOT_READY: "The claim or the weights in it are not there yet, or not at all",
     },
     ConditionType.IMMUTABLE_FIELD_DRIFT: {
         Reason.FIELD_IMMUTABLE: "Live objects keep values that the spec no longer asks for",

@@ -82,16 +82,26 @@ def decide(
         fetched=fetched,
     )
     image = model.spec.image or backend.image(found, environment)
-    if obstacle := hardware.obstacle(backend, launch):
-        return Blocked(reason=Reason.BACKEND_UNSUPPORTED, message=obstacle)
-    if not image:
-        message = hardware.missing_image(backend, found)
-        return Blocked(reason=Reason.BACKEND_UNSUPPORTED, message=message)
-    memory = fit(model.spec.gpu.vram_estimate_mb if model.spec.gpu else None, found)
+    judged = _judge(model, backend, launch, image)
+    if isinstance(judged, Blocked):
+        return judged
+    return _plan(model, backend, launch, image, judged)
+
+
+def _judge(
+    model: Model, backend: Backend, launch: Launch, image: str
+) -> tuple[Caveat, ...] | Blocked:
+    """Hold the server and its weights against the hardware that was found."""
+    accelerator = launch.accelerator
+    problem = hardware.obstacle(backend, launch)
+    if not problem and not image:
+        problem = hardware.missing_image(backend, accelerator)
+    if problem:
+        return Blocked(reason=Reason.BACKEND_UNSUPPORTED, message=problem)
+    memory = fit(model.spec.gpu.vram_estimate_mb if model.spec.gpu else None, accelerator)
     if isinstance(memory, Refusal):
         return _refused(memory)
-    warnings = (*hardware.caveats(backend, launch, image), *memory)
-    return _plan(model, backend, launch, image, warnings)
+    return (*hardware.caveats(backend, launch, image), *memory)
 
 
 def claim_of(model: Model) -> str:

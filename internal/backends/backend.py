@@ -76,10 +76,6 @@ def _no_obstacle(_launch: Launch) -> str:
     return ""
 
 
-def _no_variables(_launch: Launch) -> Mapping[str, str]:
-    return {}
-
-
 def _no_files(_config: Mapping[str, object]) -> tuple[str, ...]:
     return ()
 
@@ -116,7 +112,7 @@ class Backend:
     keys: tuple[Key, ...] = ()
     command: tuple[str, ...] = ()
     arguments: Callable[[Launch], Sequence[str]]
-    variables: Callable[[Launch], Mapping[str, str]] = _no_variables
+    variables: Callable[[Launch], Mapping[str, str]]
     rocm: Callable[[str], Mapping[str, str]] = torch_variables
     check: Callable[[Weights], Sequence[str]] = _no_problems
     obstacle: Callable[[Launch], str] = _no_obstacle

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from internal.backends.backend import MODELS_PATH, Backend, Launch, Weights
 from internal.backends.config import Key, Kind, literal, variables
 from internal.backends.image import ImageRule
-from internal.backends.maxwell import is_maxwell
+from internal.backends.maxwell import is_maxwell, meets_only_maxwell
 from internal.backends.paths import climbing_problem, resolve, weights_directory, weights_path
 from internal.backends.probe import Probe
 from internal.backends.source import Scheme
@@ -120,7 +120,11 @@ def _choice_problem(
 
 def _obstacle(launch: Launch) -> str:
     is_mounted = f"{weights_directory(launch)}/".startswith(f"{MODELS_PATH}/")
-    if launch.config.get("modelLibPath") or is_mounted or not is_maxwell(launch.accelerator):
+    if (
+        launch.config.get("modelLibPath")
+        or is_mounted
+        or not meets_only_maxwell(launch.accelerator)
+    ):
         return ""
     return (
         "backend mlc-llm cannot compile a model for Maxwell GPUs: set spec.config.modelLibPath "

@@ -43,6 +43,8 @@ class Accelerator:
     `architecture` is `sm_89` or `gfx1100`, and empty for CPUs and when the nodes differ.
     `memory_mb` is per GPU, the largest among the nodes that would do; None when none tells.
     `offers` has one entry a node that would do, and may be empty when nobody looked at nodes.
+    What pods are made of depends on vendor, count and architecture alone, so that other nodes
+    do not change it.
     """
 
     vendor: Vendor

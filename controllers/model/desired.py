@@ -191,7 +191,7 @@ def _model_volume(plan: Plan) -> Tree:
 
 def _container(model: Model, plan: Plan) -> Tree:
     backend, launch = plan.backend, plan.launch
-    check = {"httpGet": {"path": backend.health_path, "port": names.PORT}, "timeoutSeconds": 5}
+    startup, readiness = backend.startup_probe, backend.readiness
     attempts = math.ceil(plan.startup_seconds / _STARTUP_PERIOD)
     return {
         "name": names.CONTAINER,
@@ -202,8 +202,13 @@ def _container(model: Model, plan: Plan) -> Tree:
         "env": [{"name": name, "value": value} for name, value in _variables(plan).items()],
         "ports": [{"name": names.PORT, "containerPort": backend.port, "protocol": "TCP"}],
         "resources": _resources(model, plan),
-        "startupProbe": check | {"periodSeconds": _STARTUP_PERIOD, "failureThreshold": attempts},
-        "readinessProbe": check | {"periodSeconds": 10, "failureThreshold": 3},
+        "startupProbe": startup.check(names.PORT)
+        | {"periodSeconds": _STARTUP_PERIOD, "failureThreshold": attempts},
+        "readinessProbe": readiness.check(names.PORT)
+        | {
+            "periodSeconds": readiness.period_seconds,
+            "failureThreshold": readiness.failure_threshold,
+        },
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},

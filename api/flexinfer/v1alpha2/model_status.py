@@ -23,7 +23,7 @@ Text = Annotated[str, StringConstraints(max_length=1024)]
 
 
 def _read_time(value: object, read: ValidatorFunctionWrapHandler) -> datetime | None:
-    """Take a time that is none, or has no zone, for never: the schema lets anybody write it."""
+    """Take for never what cannot be read: the API server lets in times that UTC has no year for."""
     try:
         time: datetime | None = read(value)
     except ValidationError:

@@ -16,6 +16,9 @@ GROUP_LABEL = "flexinfer.ai/gpu-group"
 
 VRAM_ANNOTATION = "flexinfer.ai/gpu.vram-estimate-mb"
 GENERATION_ANNOTATION = "flexinfer.ai/model-generation"
+# On the Deployment: what nodes decided of the template, and the template itself, hashed.
+PLACEMENT_ANNOTATION = "flexinfer.ai/placement"
+TEMPLATE_ANNOTATION = "flexinfer.ai/template"
 SERVICE_LABELS_ANNOTATION = "flexinfer.ai/service-labels"
 SERVED_MODEL_ANNOTATION = "litellm.flexinfer.ai/served-model"
 ALIASES_ANNOTATION = "litellm.flexinfer.ai/aliases"

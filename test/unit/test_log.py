@@ -41,6 +41,7 @@ def test_a_line_is_json_with_its_values_as_keys() -> None:
     log.configure(stream=stream)
     log.get_logger("manager").info("serving metrics", port=8080)
     (line,) = lines(stream)
+    assert list(line)[:4] == ["ts", "level", "logger", "msg"]
     assert line.pop("ts").endswith("Z")
     assert line == {
         "msg": "serving metrics",

@@ -69,6 +69,7 @@ class Cluster:
 
     def pods(self, job: str) -> list[Tree]:
         """Return the pods of a Job, the oldest first."""
+        found: list[Tree]
         found = self.plane.admin.get(self.path("pods"), labelSelector=f"job-name={job}")["items"]
         return sorted(found, key=lambda pod: pod["metadata"]["creationTimestamp"])
 
@@ -335,7 +336,7 @@ def test_a_deleted_pod_that_does_not_end_is_killed_after_its_grace_period(
 
 def test_a_job_that_is_deleted_while_it_runs_takes_its_process_along(cluster: Cluster) -> None:
     cluster.job("long", shell("echo $$$$; exec sleep 600"))
-    (pod,) = eventually_sync(lambda: cluster.pods("long") or False)
+    pod = eventually_sync(lambda: cluster.pods("long")[0])
     pid = pid_of(cluster, pod["metadata"]["name"])
     cluster.plane.admin.delete(cluster.path("jobs", "long"), {"propagationPolicy": "Foreground"})
     eventually_sync(partial(cluster.is_gone, "jobs", "long"))
@@ -384,8 +385,8 @@ def test_readiness_is_asked_of_the_server(cluster: Cluster) -> None:
 
 
 def is_ready(cluster: Cluster, pod: str) -> bool:
-    conditions = cluster.get("pods", pod)["status"]["conditions"]
-    return {c["type"]: c["status"] for c in conditions}["Ready"] == "True"
+    conditions: list[Tree] = cluster.get("pods", pod)["status"]["conditions"]
+    return "True" in [c["status"] for c in conditions if c["type"] == "Ready"]
 
 
 def pid_of(cluster: Cluster, pod: str) -> int:

@@ -73,7 +73,12 @@ class PodRunner:
 
 @contextmanager
 def running(
-    plane: ControlPlane, *, namespace: str = "", folder: Path | None = None, backoff: float = 10.0
+    plane: ControlPlane,
+    *,
+    namespace: str = "",
+    folder: Path | None = None,
+    backoff: float = 10.0,
+    processes: int = 16,
 ) -> Iterator[PodRunner]:
     """Run the pods of local images for the block, under *folder* or the control plane's own."""
     name = f"pod-runner-{namespace}" if namespace else "pod-runner"
@@ -82,6 +87,7 @@ def running(
         folder=folder or plane.layout.folder / name,
         namespace=namespace,
         backoff=backoff,
+        processes=processes,
         name=name,
     )
     runner.start()

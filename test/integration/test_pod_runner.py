@@ -78,7 +78,7 @@ class Cluster:
 
         def claim() -> Tree:
             conditions: list[Tree] = self.get("jobs", job)["status"].get("conditions", [])
-            found = {c["type"]: c for c in conditions}
+            found: dict[str, Tree] = {c["type"]: c for c in conditions}
             assert condition in found, (conditions, [pod["status"] for pod in self.pods(job)])
             return found[condition]
 
@@ -88,7 +88,7 @@ class Cluster:
         """Wait until the container of a pod is waiting, running or terminated like that."""
 
         def claim() -> Tree:
-            status = self.get("pods", pod)["status"]
+            status: Tree = self.get("pods", pod)["status"]
             state: Tree = status["containerStatuses"][0]["state"]
             assert kind in state, status
             assert expected.items() <= state[kind].items(), status
@@ -135,10 +135,12 @@ def is_alive(pid: int) -> bool:
 
 
 @contextmanager
-def clustered(plane: ControlPlane, namespace: str, *, backoff: float) -> Iterator[Cluster]:
+def clustered(
+    plane: ControlPlane, namespace: str, *, backoff: float, processes: int = 16
+) -> Iterator[Cluster]:
     node = plane.nodes.add("cpu", f"{namespace}-cpu")
     free_of_taints(plane, node)
-    with running(plane, namespace=namespace, backoff=backoff) as runner:
+    with running(plane, namespace=namespace, backoff=backoff, processes=processes) as runner:
         yield Cluster(plane, namespace, node, runner)
     plane.nodes.remove(node)
 
@@ -284,12 +286,19 @@ def test_a_container_that_fails_is_restarted_in_its_pod(cluster: Cluster) -> Non
     assert container["lastState"]["terminated"]["exitCode"] == 1
 
 
-def test_a_container_that_keeps_failing_backs_off(
+def test_a_container_that_keeps_failing_backs_off_and_one_too_many_waits(
     control_plane: ControlPlane, namespace: str
 ) -> None:
-    with clustered(control_plane, namespace, backoff=60.0) as slow:
+    with clustered(control_plane, namespace, backoff=60.0, processes=1) as slow:
         slow.pod("crashing", shell("exit 1"), restartPolicy="Always")
         status = slow.state("crashing", "waiting", reason="CrashLoopBackOff")
+        slow.pod("alone", shell("exec sleep 600"))
+        slow.state("alone", "running")
+        slow.pod("next", shell("true"))
+        message = "1 containers run already: one has to end first"
+        slow.state("next", "waiting", reason="ContainerCreating", message=message)
+        slow.plane.admin.delete(slow.path("pods", "alone"))
+        slow.state("next", "terminated", exitCode=0)
     (container,) = status["containerStatuses"]
     message = container["state"]["waiting"]["message"]
     assert message.startswith("back-off 60s restarting failed container=main pod=crashing_")

@@ -19,11 +19,14 @@ at: liveness and startup probes, lifecycle hooks, resources, security contexts. 
 address.
 
 - `pod`: what is read of a pod, and written to its status.
-- `environment`, `volumes`, `launch`: from a container's spec to a process to start.
+- `environment`, `volumes`, `launch`: from a container's spec to a process to start; `refusal`:
+  why not.
 - `runtime`: the processes, under a supervisor that outlives the runner for as long as they do.
 - `record`, `backoff`, `termination`: what a container has been through.
 - `status`: a pod's status, from what its containers have been through; pure.
 - `readiness`: asks a server whether it is ready.
+- `starter`: brings one container nearer to its end.
 - `reconciler`: brings one pod nearer to its end.
+- `runner`: all of it together; `python -m hack.podrunner` runs that.
 - `process`: the runner as a process of a local control plane.
 """

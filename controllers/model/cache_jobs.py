@@ -10,6 +10,7 @@ whatever the setup.
 from __future__ import annotations
 
 import glob
+import string
 from typing import TYPE_CHECKING
 
 from api.flexinfer.v1alpha2.model_spec import CacheSpec, GPUVendor
@@ -46,6 +47,13 @@ _GPU_LABELS = {
     GPUVendor.NVIDIA: (NVIDIA_MAJOR, OWN_ARCHITECTURE),
     GPUVendor.AMD: (AMD_ARCHITECTURE, OWN_ARCHITECTURE),
 }
+
+
+def work_of(cache: Cache) -> Work:
+    """Return what a Job has to do; raise ValueError when there is nothing."""
+    if cache.work is None:
+        raise ValueError("nothing has to be prepared: look at Cache.work before asking for a Job")
+    return cache.work
 
 
 def job_name(model: Model, work: Work) -> str:
@@ -108,22 +116,20 @@ def setup_hash(model: Model, cache: Cache, environment: Mapping[str, str]) -> st
 
 def arguments(model: Model, cache: Cache) -> tuple[str, ...]:
     """Return the words after `flexinfer` that do `cache.work`."""
-    source, target = str(cache.source), fetched_path(model, cache)
-    match work_of(cache):
-        case Work.CHECK:
-            return ("fetch", "check", "--source", source, "--path", model_path(cache.source))
-        case Work.COPY:
-            place = f"{_SOURCE_PATH}/{cache.source.reference}".rstrip("/")
-            return ("fetch", "copy", "--source", source, "--from", place, "--to", target)
-        case Work.PREFETCH:
-            spec = model.spec.cache or CacheSpec()
-            return (
-                *("fetch", "hub", "--source", source, "--to", target),
-                *(("--revision", spec.revision) if spec.revision else ()),
-                # In one word with its option: a pattern may begin with a dash.
-                *(f"--allow={pattern}" for pattern in patterns(spec.allow_patterns, cache.files)),
-                *(f"--ignore={pattern}" for pattern in patterns(spec.ignore_patterns)),
-            )
+    source, target, work = str(cache.source), fetched_path(model, cache), work_of(cache)
+    if work is Work.CHECK:
+        return ("fetch", "check", "--source", source, "--path", model_path(cache.source))
+    if work is Work.COPY:
+        place = f"{_SOURCE_PATH}/{cache.source.reference}".rstrip("/")
+        return ("fetch", "copy", "--source", source, "--from", place, "--to", target)
+    spec = model.spec.cache or CacheSpec()
+    return (
+        *("fetch", "hub", "--source", source, "--to", target),
+        *(("--revision", spec.revision) if spec.revision else ()),
+        # In one word with its option: a pattern may begin with a dash.
+        *(f"--allow={pattern}" for pattern in patterns(spec.allow_patterns, cache.files)),
+        *(f"--ignore={pattern}" for pattern in patterns(spec.ignore_patterns)),
+    )
 
 
 def patterns(said: Iterable[str], files: Iterable[str] = ()) -> tuple[str, ...]:
@@ -131,16 +137,12 @@ def patterns(said: Iterable[str], files: Iterable[str] = ()) -> tuple[str, ...]:
 
     *files* are names, in which no character stands for others. So equal wishes give equal Jobs.
     """
-    wanted = (*said, *(glob.escape(file.strip().lstrip("/")) for file in files))
-    trimmed = {pattern.strip().lstrip("/") for pattern in wanted}
+    trimmed = {*map(_trim, said), *(glob.escape(_trim(file)) for file in files)}
     return tuple(sorted(p for p in trimmed if p and ".." not in p.split("/")))
 
 
-def work_of(cache: Cache) -> Work:
-    """Return what a Job has to do; raise ValueError when there is nothing."""
-    if cache.work is None:
-        raise ValueError("nothing has to be prepared: look at Cache.work before asking for a Job")
-    return cache.work
+def _trim(pattern: str) -> str:
+    return pattern.strip().lstrip(f"/{string.whitespace}")
 
 
 def _spec(model: Model, cache: Cache, environment: Mapping[str, str]) -> Tree:

@@ -66,8 +66,8 @@ class JobPhase(StrEnum):
 class Seen:
     """Be what was found in the cluster.
 
-    `claim` and `source_claim` are those that the Cache names, None for no name, `jobs` the Model's own, `pods` all
-    that carry its label. `previous` is the Model's status.
+    `claim` and `source_claim` are those that the Cache names, None for no name. `jobs` are the
+    Model's own, `pods` all that carry its label. `previous` is the Model's status.
     """
 
     claim: PersistentVolumeClaim | None = None

@@ -125,7 +125,7 @@ def _lacking(model: Model, cache: Cache, seen: Seen, text: str) -> CacheState:
 
 def _prepared(model: Model, cache: Cache, seen: Seen, run: Run) -> CacheState:
     is_kept = (
-        run.phase is not JobPhase.FAILED
+        run.phase in {JobPhase.PENDING, JobPhase.RUNNING}
         and not run.is_other_work
         and _was_cached(model, cache, seen, run)
     )

@@ -57,7 +57,9 @@ def test_a_job_is_read() -> None:
     running = read(Job, status={"active": 1, "ready": 1, "failed": 2, "startTime": "x"})
     assert (running.status.active, running.status.ready, running.status.failed) == (1, 1, 2)
     assert (running.is_finished, running.is_complete, running.failure) == (False, False, None)
-    done = read(Job, status={"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]})
+    done = read(
+        Job, status={"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}
+    )
     assert (done.is_finished, done.is_complete, done.failure) == (True, True, None)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The claim that is made for a Model: what it asks for, whose it is, what it cannot become. Pure.
 
-A claim goes with its Model by an owner reference. With `spec.cache.retain` it has none and says
-so in a label; a Model of the same name takes over a claim without a controller that carries its
+A claim goes with its Model by an owner reference. With `spec.cache.retain` it has none, and a label
+says so; a Model of the same name takes over a claim without a controller that carries its
 labels, and no other claim.
 """
 
@@ -74,8 +74,9 @@ def refusal(model: Model, live: ObjectMeta) -> str:
 def handover(model: Model, live: ObjectMeta) -> list[Tree]:
     """Return the JSON patch that makes the Model the owner of *live*, or no longer; else [].
 
-    For a claim without `refusal`, before the claim is applied. The patch fails when the claim
-    has changed since.
+    For a claim without `refusal`, before the claim is applied; what the applier remembers of the
+    claim, with and without the Model as its owner, has to be forgotten then. The patch fails when
+    the claim has changed since.
     """
     test = {"op": "test", "path": "/metadata/resourceVersion", "value": live.resource_version}
     owners = [owner.uid for owner in live.owner_references]

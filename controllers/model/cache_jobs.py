@@ -20,6 +20,7 @@ from controllers.model.desired import tolerations
 from flexinfer.apply.intent import clean, digest
 from flexinfer.kinds.job import Job
 from internal.backends.backend import MODELS_PATH, model_path
+from internal.backends.config import literal
 from internal.gpu.inventory import AMD_ARCHITECTURE, NVIDIA_MAJOR, OWN_ARCHITECTURE
 
 if TYPE_CHECKING:
@@ -213,7 +214,8 @@ def _container(model: Model, cache: Cache, environment: Mapping[str, str]) -> Tr
         "image": fetch_image(environment),
         "imagePullPolicy": "IfNotPresent",
         "command": ["flexinfer"],
-        "args": list(arguments(model, cache)),
+        # A pattern such as $(HF_TOKEN) stays one.
+        "args": [literal(word) for word in arguments(model, cache)],
         "env": _variables(model, cache, environment),
         "resources": {
             "requests": {"cpu": "100m", "memory": "1Gi"},

@@ -97,22 +97,17 @@ def test_what_a_job_is_told(source: str, cache: Tree, words: str) -> None:
     assert container(of)["args"] == words.split()
 
 
-def test_point_25_nothing_a_user_writes_meets_a_shell() -> None:
+def test_point_25_nothing_a_user_writes_meets_a_shell_or_becomes_a_variable() -> None:
     evil = "$(rm -rf /); `x`' \""
-    of = model(f"pvc://weights/{evil}", {"allowPatterns": ["$(x);'\"`"], "strategy": "None"})
+    of = model(f"pvc://weights/{evil}", {"strategy": "None"})
+    words = ("fetch", "check", "--source", f"pvc://weights/{evil}", "--path", f"/models/{evil}")
+    assert arguments(of, plan(of)) == words
     check = container(of)
     assert check["command"] == ["flexinfer"]
-    assert check["args"] == [
-        "fetch",
-        "check",
-        "--source",
-        f"pvc://weights/{evil}",
-        "--path",
-        f"/models/{evil}",
-    ]
-    hub = container(model(HUB, {"allowPatterns": ["$(x);'\"`", "--to=/etc"]}))
-    assert hub["args"][-2:] == ["--allow=$(x);'\"`", "--allow=--to=/etc"]
+    assert check["args"] == [word.replace("$(", "$$(") for word in words]
+    hub = container(model(HUB, TOKEN | {"allowPatterns": ["$(HF_TOKEN)", "--to=/etc"]}))
     assert hub["command"] == ["flexinfer"]
+    assert hub["args"][-2:] == ["--allow=$$(HF_TOKEN)", "--allow=--to=/etc"]
 
 
 def test_files_of_the_config_narrow_what_is_fetched() -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from api.flexinfer.v1alpha2.model_types import Model
     from flexinfer.meta.envelope import Tree
+    from internal.backends.backend import Backend
     from internal.backends.source import Source
 
 # What the API server writes into a spec that names no size.
@@ -81,11 +82,10 @@ class Cache:
         return tuple(name for name in (self.claim, self.source_claim) if name)
 
 
-def plan_cache(
-    model: Model, source: Source, *, needs_volume: bool, files: tuple[str, ...] = ()
-) -> Cache:
-    """Decide where the weights are kept; *files* are those of the source that the config names."""
-    cache = _plan(model, source, needs_volume=needs_volume)
+def plan_cache(model: Model, source: Source, backend: Backend) -> Cache:
+    """Decide where the weights that *backend* serves are kept."""
+    cache = _plan(model, source, needs_volume=backend.needs_volume)
+    files = backend.source_files(model.spec.config)
     return replace(cache, files=files, notes=tuple(_notes(model.spec.cache, cache)))
 
 

@@ -19,7 +19,7 @@ from controllers.model.cache import Work, fetched_path
 from controllers.model.desired import tolerations
 from flexinfer.apply.intent import clean, digest
 from flexinfer.kinds.job import Job
-from internal.backends.backend import MODELS_PATH, model_path
+from internal.backends.backend import MODELS_PATH
 from internal.backends.config import literal
 from internal.gpu.inventory import AMD_ARCHITECTURE, NVIDIA_MAJOR, OWN_ARCHITECTURE
 
@@ -119,7 +119,8 @@ def arguments(model: Model, cache: Cache) -> tuple[str, ...]:
     """Return the words after `flexinfer` that do `cache.work`."""
     source, target, work = str(cache.source), fetched_path(model, cache), work_of(cache)
     if work is Work.CHECK:
-        return ("fetch", "check", "--source", source, "--path", model_path(cache.source))
+        place = f"{MODELS_PATH}/{cache.source.reference}".rstrip("/")
+        return ("fetch", "check", "--source", source, "--path", place)
     if work is Work.COPY:
         place = f"{_SOURCE_PATH}/{cache.source.reference}".rstrip("/")
         return ("fetch", "copy", "--source", source, "--from", place, "--to", target)

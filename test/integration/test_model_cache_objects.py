@@ -23,6 +23,7 @@ from flexinfer.kinds.job import Job
 from flexinfer.kinds.persistentvolumeclaim import PersistentVolumeClaim
 from flexinfer.meta.resource import NamespacedName
 from internal.backends.source import parse_source
+from internal.backends.vllm import VLLM
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -80,7 +81,7 @@ async def made(client: Client, plane: ControlPlane, namespace: str, spec: Tree) 
 
 
 def job(of: Model, tries: str) -> Tree:
-    cache = plan_cache(of, parse_source(of.spec.source), needs_volume=True)
+    cache = plan_cache(of, parse_source(of.spec.source), VLLM)
     annotations = {names.CACHE_TRY_ANNOTATION: tries}
     return cache_jobs.job(of, cache, ENVIRONMENT, annotations=annotations)
 

@@ -17,10 +17,13 @@ from flexinfer.apply.intent import clean
 from flexinfer.kinds.immutable import immutable_fields
 from flexinfer.kinds.persistentvolumeclaim import PersistentVolumeClaim
 from flexinfer.meta.envelope import meta_from
+from internal.backends.ollama import OLLAMA as OLLAMA_BACKEND
 from internal.backends.source import parse_source
+from internal.backends.vllm import VLLM
 
 if TYPE_CHECKING:
     from flexinfer.meta.envelope import ObjectMeta, Tree
+    from internal.backends.backend import Backend
 
 MEMORY, SHARED, LOCAL, NONE = CacheStrategy
 HUB, OLLAMA, FILE, PVC = "HF://o/m", "ollama://m:1b", "file:///srv/m", "pvc://weights/sub/m"
@@ -33,8 +36,8 @@ def model(source: str = HUB, cache: Tree | None = None, **spec: object) -> Model
     return Model.model_validate({"metadata": meta, "spec": tree})
 
 
-def plan(of: Model, *, needs_volume: bool = True) -> Cache:
-    return plan_cache(of, parse_source(of.spec.source), needs_volume=needs_volume)
+def plan(of: Model, backend: Backend = VLLM) -> Cache:
+    return plan_cache(of, parse_source(of.spec.source), backend)
 
 
 def live(**fields: Any) -> PersistentVolumeClaim:
@@ -97,7 +100,7 @@ def test_what_is_mounted_and_what_prepares_it(
 def test_nothing_is_ever_prepared_for_a_backend_that_pulls_models_itself(
     source: str, cache: Tree | None, strategy: str, claim: str
 ) -> None:
-    found = plan(model(source, cache), needs_volume=False)
+    found = plan(model(source, cache), OLLAMA_BACKEND)
     assert (found.strategy, found.claim, found.work) == (strategy, claim, None)
 
 
@@ -191,7 +194,7 @@ def test_a_user_hears_of_what_has_no_effect(source: str, cache: Tree, words: str
 
 
 def test_a_claim_that_is_not_used_is_said() -> None:
-    (note,) = plan(model(PVC, {"pvcName": "kept"}), needs_volume=False).notes
+    (note,) = plan(model(PVC, {"pvcName": "kept"}), OLLAMA_BACKEND).notes
     assert note == "spec.cache.pvcName has no effect: the source's own claim is mounted"
 
 

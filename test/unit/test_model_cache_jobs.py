@@ -17,10 +17,13 @@ from controllers.model.cache import Cache, Work, plan_cache
 from controllers.model.cache_jobs import arguments, patterns, setup_hash, work_hash
 from flexinfer.apply.intent import clean
 from flexinfer.meta.envelope import meta_from
+from internal.backends.llamacpp import LLAMACPP
 from internal.backends.source import parse_source
+from internal.backends.vllm import VLLM
 
 if TYPE_CHECKING:
     from flexinfer.meta.envelope import Tree
+    from internal.backends.backend import Backend
 
 HUB, PVC = "HF://o/m", "pvc://weights/sub/m"
 ENVIRONMENT = {"DEFAULT_FETCH_IMAGE": "registry.example/flexinfer:v1"}
@@ -39,8 +42,8 @@ def model(source: str = HUB, cache: Tree | None = None, **spec: object) -> Model
     return Model.model_validate({"metadata": meta, "spec": tree})
 
 
-def plan(of: Model, *files: str) -> Cache:
-    return plan_cache(of, parse_source(of.spec.source), needs_volume=True, files=files)
+def plan(of: Model, backend: Backend = VLLM) -> Cache:
+    return plan_cache(of, parse_source(of.spec.source), backend)
 
 
 def job(of: Model, environment: dict[str, str] | None = None) -> Tree:
@@ -111,13 +114,12 @@ def test_point_25_nothing_a_user_writes_meets_a_shell_or_becomes_a_variable() ->
 
 
 def test_files_of_the_config_narrow_what_is_fetched() -> None:
-    of = model(HUB)
-    assert arguments(of, plan(of, "q4.gguf", "mm[1].gguf"))[-2:] == (
-        "--allow=mm[[]1].gguf",
-        "--allow=q4.gguf",
-    )
-    said = model(HUB, {"allowPatterns": ["*.json"]})
-    assert arguments(said, plan(said, "q4.gguf"))[-2:] == ("--allow=*.json", "--allow=q4.gguf")
+    config = {"ggufFile": "q4.gguf", "mmproj": "mm[1].gguf"}
+    of = model(HUB, config=config)
+    assert arguments(of, plan(of, LLAMACPP))[-2:] == ("--allow=mm[[]1].gguf", "--allow=q4.gguf")
+    said = model(HUB, {"allowPatterns": ["*.json"]}, config={"ggufFile": "q4.gguf"})
+    assert arguments(said, plan(said, LLAMACPP))[-2:] == ("--allow=*.json", "--allow=q4.gguf")
+    assert arguments(model(), plan(model(), LLAMACPP))[-2:] == ("--to", "/models/m")
 
 
 @given(

@@ -24,6 +24,7 @@ from flexinfer.kinds.persistentvolumeclaim import PersistentVolumeClaim
 from flexinfer.kinds.pod import Pod
 from flexinfer.meta.envelope import meta_from
 from internal.backends.source import parse_source
+from internal.backends.vllm import VLLM
 
 if TYPE_CHECKING:
     from flexinfer.meta.envelope import Tree
@@ -64,7 +65,7 @@ def claim(name: str = "m-cache", phase: str = "Bound", **meta: str) -> Persisten
 
 
 def plan(of: Model) -> Cache:
-    return plan_cache(of, parse_source(of.spec.source), needs_volume=True)
+    return plan_cache(of, parse_source(of.spec.source), VLLM)
 
 
 def look(

@@ -69,6 +69,7 @@ def fetch_hub(
         workspace.begin(record)
         missing = _missing(workspace, files, write)
         parts = {file.name: _part(workspace, file) for file in missing}
+        workspace.keep_parts(set(parts.values()))
         begun = sum(_begun(parts[file.name], file) for file in missing)
         lacking = sum(file.size for file in missing)
         space.ensure_room(lacking - begun, to, free=free)

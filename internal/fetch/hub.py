@@ -11,7 +11,6 @@ import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,8 @@ from huggingface_hub.errors import (
 )
 
 from internal.fetch.errors import FetchError, HopelessError, TransientError
-from internal.fetch.verify import CHUNK, Algorithm, RemoteFile
+from internal.fetch.retry import retry_after
+from internal.fetch.verify import Algorithm, RemoteFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,8 +38,6 @@ _USER_AGENT = "flexinfer"
 _SECONDS_OF_SILENCE = 30.0
 """How long the hub may say nothing before a request counts as broken."""
 _BUSY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
-_QUOTA = re.compile(r";\s*r=0\s*;\s*t=(\d+)")
-"""Nothing remains of a quota, which is renewed after so many seconds: `"api";r=0;t=55`."""
 _RANGE = re.compile(r"bytes (\d+)-")
 
 
@@ -112,7 +110,7 @@ class Hub:
             ) as answer,
         ):
             hf_raise_for_status(answer)
-            yield Content(offset=self._offset(answer, name), chunks=answer.iter_raw(CHUNK))
+            yield Content(offset=self._offset(answer, name), chunks=answer.iter_raw())
 
     def _file(self, sibling: RepoSibling) -> RemoteFile:
         name = sibling.rfilename
@@ -141,11 +139,10 @@ class Hub:
             raise self._no_hub(f"answers with {type(error).__name__} for {what}") from error
 
     def _refusal(self, error: HfHubHTTPError, what: str, revision: str) -> FetchError:
-        status = error.response.status_code
-        source, host = f"HF://{self._repository}", self._settings.host
+        source = f"HF://{self._repository}"
         match error:
             case GatedRepoError():
-                return HopelessError(self._gated())
+                return self._gated()
             case RevisionNotFoundError():
                 return HopelessError(
                     f"{source} has no revision {revision}; correct spec.cache.revision"
@@ -155,16 +152,26 @@ class Hub:
                     f"{source} does not exist or is private; correct spec.source, or name a "
                     "Secret with a token that may read it in spec.cache.tokenSecretRef"
                 )
+        return self._refusal_by_status(error.response, what)
+
+    def _refusal_by_status(self, answer: httpx2.Response, what: str) -> FetchError:
+        status, host = answer.status_code, self._settings.host
         if status in _BUSY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            return TransientError(
-                f"{host} answers {status} for {what}", retry_after=_retry_after(error.response)
+            pause = retry_after(answer.headers, now=datetime.now(UTC))
+            return TransientError(f"{host} answers {status} for {what}", retry_after=pause)
+        if status == HTTPStatus.UNAUTHORIZED and self._settings.token:
+            return HopelessError(
+                f"{host} does not accept the token; put a valid one into the Secret that "
+                "spec.cache.tokenSecretRef names"
             )
         if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
             return HopelessError(
-                f"{host} refuses {what} of {source} with {status}; name a Secret with a valid "
-                "token that may read it in spec.cache.tokenSecretRef"
+                f"{host} refuses {what} of HF://{self._repository} with {status}; name a Secret "
+                "with a token that may read it in spec.cache.tokenSecretRef"
             )
-        return FetchError(f"{host} answers {status} for {what} of {source}; look at the source")
+        return FetchError(
+            f"{host} answers {status} for {what} of HF://{self._repository}; look at the source"
+        )
 
     def _offset(self, answer: httpx2.Response, name: str) -> int:
         """Return where the content begins: a hub may not heed the range that was asked for."""
@@ -175,14 +182,14 @@ class Hub:
             raise self._no_hub(f"does not say which part of {name} it sends")
         return int(begin[1])
 
-    def _gated(self) -> str:
+    def _gated(self) -> HopelessError:
         source = f"HF://{self._repository}"
         if self._settings.token:
-            return (
+            return HopelessError(
                 f"{source} is gated, and the token of spec.cache.tokenSecretRef has no access to "
                 "it; accept its terms with the account of that token"
             )
-        return (
+        return HopelessError(
             f"{source} is gated; accept its terms, and name a Secret with your token in "
             "spec.cache.tokenSecretRef"
         )
@@ -191,16 +198,3 @@ class Hub:
         return FetchError(
             f"{self._settings.host} {what}; make sure that HF_ENDPOINT is a hub or a mirror of one"
         )
-
-
-def _retry_after(answer: httpx2.Response) -> float | None:
-    """Return the pause in seconds that the hub asks for, however it says so."""
-    wish = answer.headers.get("Retry-After", "")
-    if wish.isascii() and wish.isdecimal():
-        return float(wish)
-    try:
-        until = parsedate_to_datetime(wish)
-    except ValueError:
-        quota = _QUOTA.search(answer.headers.get("RateLimit", ""))
-        return float(quota[1]) if quota else None
-    return max(0.0, (until.astimezone(UTC) - datetime.now(UTC)).total_seconds())

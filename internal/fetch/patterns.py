@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ from internal.fetch.errors import HopelessError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+_LEADING = re.compile(r"^[/\s]+")
 
 
 def normalize(patterns: Iterable[str]) -> tuple[str, ...]:
@@ -20,7 +23,7 @@ def normalize(patterns: Iterable[str]) -> tuple[str, ...]:
     Raises:
         HopelessError: A pattern has a `..`, so it would name files outside the source
     """
-    trimmed = {pattern.strip().lstrip("/") for pattern in patterns}
+    trimmed = {_LEADING.sub("", pattern).rstrip() for pattern in patterns}
     for pattern in trimmed:
         if ".." in pattern.split("/"):
             raise HopelessError(

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import random
+import re
 import time
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from internal.fetch.errors import FetchError, TransientError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
 
 _T = TypeVar("_T")
 
@@ -19,6 +22,9 @@ LIMIT = 180.0
 _FIRST, _LONGEST = 1.0, 30.0
 _WORTHWHILE = 1 << 20
 """Bytes of one request that count as progress; less could go on for ever."""
+
+_QUOTA = re.compile(r";\s*r=0\s*;\s*t=(\d+)")
+"""Nothing remains of a quota, which is renewed after so many seconds: `"api";r=0;t=55`."""
 
 
 class Patience:
@@ -86,3 +92,20 @@ class Patience:
         """Return between half of the backoff and all of it, on top of what the hub asks for."""
         backoff = min(_LONGEST, _FIRST * 2.0 ** min(self._tries, 16))
         return (error.retry_after or 0.0) + backoff * (1 + self._share()) / 2
+
+
+def retry_after(headers: Mapping[str, str], *, now: datetime) -> float | None:
+    """Return the pause in seconds that an answer asks for, None when it names none.
+
+    Read are Retry-After, as seconds or as a date, and the RateLimit of a quota that is used up.
+    *now* has a time zone.
+    """
+    wish = headers.get("Retry-After", "")
+    if wish.isascii() and wish.isdecimal():
+        return float(wish)
+    try:
+        until = parsedate_to_datetime(wish)
+        return max(0.0, (until - now).total_seconds())
+    except (ValueError, TypeError):  # no date, or one without a time zone
+        quota = _QUOTA.search(headers.get("RateLimit", ""))
+        return float(quota[1]) if quota else None

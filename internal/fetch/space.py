@@ -29,9 +29,12 @@ def ensure_room(missing: int, directory: Path, *, free: Callable[[Path], int] = 
     """
     available = free(directory)
     if missing > available:
+        wish, rest = binary(missing), binary(available)
+        if wish == rest:
+            wish, rest = f"{missing} bytes", f"{available} bytes"
         raise FetchError(
-            f"{binary(missing)} are still to be fetched, and the volume of {directory} has "
-            f"{binary(available)} free; raise spec.cache.size or clear the volume"
+            f"{wish} are still to be fetched, and the volume of {directory} has {rest} free; "
+            "raise spec.cache.size or clear the volume"
         )
 
 

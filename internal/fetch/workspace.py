@@ -21,7 +21,7 @@ from internal.fetch.errors import FetchError, HopelessError
 from internal.fetch.paths import OWN_PREFIX, locate, place, sync
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from internal.fetch.marker import Identity, Record
@@ -97,6 +97,12 @@ class Workspace:
         """Return where the file *name* grows until it is whole; other versions get other places."""
         place_of = hashlib.sha256(f"{name}\0{version}".encode()).hexdigest()
         return self._parts / place_of
+
+    def keep_parts(self, parts: Collection[Path]) -> None:
+        """Remove the parts of an earlier try but for *parts*: they would only take room."""
+        for path in self._parts.iterdir():
+            if path not in parts:
+                path.unlink()
 
     def publish(self, part: Path, name: str) -> None:
         """Give a whole part its name, in place of what bore it."""

@@ -11,6 +11,7 @@ directory. Imports `internal.backends.source` for the sources it reads, and `fle
 - `marker`: the record that tells a directory that is whole from one that is not.
 - `workspace`: the directory that is filled: its lock, its parts, what is stale in it.
 - `retry`, `progress`: patience with the hub, and lines for who watches.
+- `environment`: where the hub is and who asks, and what its client is kept from doing.
 - `hub`: the hub's client library, and the only module that knows it.
 - `download`, `copy`, `check`: the three things a Job does.
 - `report`: what the process says at its end.

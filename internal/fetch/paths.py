@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OWN_PREFIX = ".flexinfer_"
+
+# What file systems over a network or in user space answer that sync files only.
+_NOT_FOR_DIRECTORIES = {errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP}
 
 
 def check_name(name: str) -> str:
@@ -65,9 +69,12 @@ def regular_size(path: Path) -> int | None:
 
 
 def sync(directory: Path) -> None:
-    """Bring the names in *directory* to the disk."""
+    """Bring the names in *directory* to the disk, where the file system can be asked to."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NOT_FOR_DIRECTORIES:
+            raise
     finally:
         os.close(descriptor)

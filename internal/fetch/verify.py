@@ -49,13 +49,10 @@ class Digest(Protocol):
 
 def digest_for(file: RemoteFile) -> Digest:
     """Return an empty running checksum of the file's kind."""
-    match file.algorithm:
-        case Algorithm.SHA256:
-            return hashlib.sha256()
-        case Algorithm.GIT_BLOB:
-            # What git, not anybody's security, is built on.
-            header = f"blob {file.size}\0".encode()
-            return hashlib.sha1(header, usedforsecurity=False)
+    if file.algorithm is Algorithm.SHA256:
+        return hashlib.sha256()
+    # What git, not anybody's security, is built on.
+    return hashlib.sha1(f"blob {file.size}\0".encode(), usedforsecurity=False)
 
 
 def feed(digest: Digest, path: Path, *, advance: Callable[[int], None]) -> int:

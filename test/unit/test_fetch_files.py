@@ -137,6 +137,21 @@ def test_only_regular_files_have_a_size(tmp_path: Path) -> None:
     assert paths.regular_size(tmp_path) is None
 
 
+@pytest.mark.parametrize(("number", "fails"), [(errno.EINVAL, False), (errno.EIO, True)])
+def test_a_file_system_that_syncs_no_directories_is_borne(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, *, fails: bool
+) -> None:
+    def refuse(_descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    if fails:
+        with pytest.raises(OSError, match=os.strerror(number)):
+            paths.sync(tmp_path)
+    else:
+        paths.sync(tmp_path)
+
+
 def remote(content: bytes, algorithm: Algorithm, checksum: str) -> RemoteFile:
     return RemoteFile(name="file", size=len(content), algorithm=algorithm, checksum=checksum)
 

@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 from huggingface_hub import close_session
 
-from hack.hub.catalog import LARGE, MAIN, READER_TOKEN, catalog
+from hack.hub.catalog import LARGE, MAIN, READER_TOKEN, STRANGER_TOKEN, catalog
 from hack.hub.server import HubServer
 from internal.fetch import download
 from internal.fetch.download import fetch_hub, identify
@@ -266,6 +266,46 @@ async def test_a_part_is_gone_on_with_whatever_its_length(tmp_path: Path, cut: i
         begins = [asked.begin for asked in server.requests[before:] if file.sha256 in asked.path]
     assert begins == ([] if cut == -1 else [cut or 0])
     assert (tmp_path / LARGE).read_bytes() == file.content
+
+
+@pytest.mark.parametrize("fault", ["cut", "cut-whole"])
+async def test_a_transfer_that_breaks_is_gone_on_with(tmp_path: Path, fault: str) -> None:
+    async with HubServer.start() as server:
+        lines = await fetch(server, f"acme/{fault}", tmp_path)
+    files = catalog()[f"acme/{fault}"].revisions[MAIN].files
+    assert (tmp_path / LARGE).read_bytes() == files[LARGE].content
+    total = sum(file.size for file in files.values())
+    assert lines[-1] == f"fetched {total} of {total} bytes"
+
+
+async def test_a_file_that_goes_on_for_too_long_is_not_read_to_its_end(tmp_path: Path) -> None:
+    async with HubServer.start() as server:
+        with pytest.raises(FetchError, match=f"^{LARGE} has "):
+            await fetch(server, "acme/long", tmp_path)
+    assert not list((tmp_path / PARTS).iterdir())
+
+
+async def test_patterns_that_want_nothing_are_hopeless() -> None:
+    async with HubServer.start() as server:
+        hub = Hub("acme/cut", settings(server.url))
+        listing = await anyio.to_thread.run_sync(hub.list, MAIN)
+    with pytest.raises(HopelessError, match=r"\(\*\.bin, not \*\.json\); correct"):
+        download._wanted(listing, identify("HF://acme/cut", allow=["*.bin"], ignore=["*.json"]))
+
+
+@pytest.mark.parametrize(
+    ("token", "words"), [("", "name a Secret with your token"), (STRANGER_TOKEN, "has no access")]
+)
+async def test_a_gate_says_what_opens_it(token: str, words: str) -> None:
+    async with HubServer.start() as server:
+        hub = Hub("acme/gated", settings(server.url, token))
+
+        def read_config() -> None:
+            with hub.open("main", "config.json", offset=0):
+                pass
+
+        with pytest.raises(HopelessError, match=words):
+            await anyio.to_thread.run_sync(read_config)
 
 
 async def test_a_part_that_was_wrong_is_not_met_again(tmp_path: Path) -> None:

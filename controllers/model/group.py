@@ -23,8 +23,9 @@ or has the smaller name. A member nobody ever asked for counts as asked for long
 this is a total order.
 
 Nothing but force breaks a cooldown, not even a higher priority: so swaps that end pods are at
-least a cooldown apart. Demand that goes on gets its turn at the end of it. It does not protect
-who scaled to zero meanwhile or has lost its weights, since there are no pods to end.
+least a cooldown apart, until who lost the GPUs is ready again. Demand that goes on gets its turn
+at the end of it. It does not protect who scaled to zero meanwhile or has lost its weights, since
+there are no pods to end.
 """
 
 from __future__ import annotations

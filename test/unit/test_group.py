@@ -526,7 +526,10 @@ def settle(members: list[Member], which: Sequence[str], now: datetime) -> list[M
     return members
 
 
-@given(groups.filter(lambda ms: sum(m.is_active for m in ms) < 2), st.lists(st.integers(0, 4), max_size=6))
+@given(
+    groups.filter(lambda ms: sum(m.is_active for m in ms) < 2),
+    st.lists(st.integers(0, 4), max_size=6),
+)
 def test_whoever_writes_first_the_same_one_leads(members: list[Member], turns: list[int]) -> None:
     leader = elect(members, NOW).leader
     writes = [members[turn % len(members)].name for turn in turns]

@@ -41,11 +41,12 @@ def text_of(page: str) -> str:
     return (ROOT / "docs" / page).read_text(encoding="utf-8")
 
 
-def runnable() -> Iterator[object]:
-    for page in PAGES:
-        for section in docpages.sections(text_of(page)):
-            if any(block.is_run for block in section.blocks):
-                yield pytest.param(page, section, id=f"{page}: {section.title}")
+SECTIONS = [
+    pytest.param(page, section, id=f"{page}: {section.title}")
+    for page in PAGES
+    for section in docpages.sections(text_of(page))
+    if any(block.is_run for block in section.blocks)
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +129,7 @@ def at_namespace(reader: Reader) -> Iterator[Reader]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("page", "section"), runnable())
+@pytest.mark.parametrize(("page", "section"), SECTIONS)
 def test_a_section_can_be_followed(at_namespace: Reader, page: str, section: Section) -> None:
     at_namespace.follow(page, section.blocks)
 

@@ -39,7 +39,7 @@ ImageDigest = Annotated[str, StringConstraints(max_length=256, pattern=_DIGEST),
 # shell, so nothing but what would leave the source is refused.
 _PATTERN = r"^[^/\s\x00]\S*$"
 PATTERN_RULE = Rule(
-    "!self.matches('(^|/)\\.\\.(/|$)')",
+    r"!self.matches('(^|/)\\.\\.(/|$)')",
     "patterns of spec.cache name files inside the source; write them without '..'",
 )
 FilePattern = Annotated[

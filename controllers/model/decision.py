@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 from api.flexinfer.v1alpha2.model_rules import violations
 from api.flexinfer.v1alpha2.model_spec import CacheStrategy, GPUVendor, ServerlessSpec
 from api.flexinfer.v1alpha2.reasons import Reason
-from internal.backends.backend import Launch
+from internal.backends import hardware
+from internal.backends.backend import Launch, Weights
 from internal.backends.image import pin
 from internal.backends.registry import find_backend, known_backends
 from internal.backends.source import Scheme, SourceError, parse_source
 from internal.gpu.accelerator import Vendor
+from internal.gpu.caveat import CaveatReason
 from internal.gpu.detection import Refusal, Wish, detect
+from internal.gpu.vram import fit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from flexinfer.kinds.node import Node
     from internal.backends.backend import Backend
     from internal.backends.source import Source
-    from internal.gpu.accelerator import Accelerator
+    from internal.gpu.caveat import Caveat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,7 @@ class Plan:
     """Be all that is decided before an intent is written.
 
     `claim` is the claim to mount, empty for none. `notes` are what the user asked for and does
-    not get.
+    not get; `warnings` are for events.
     """
 
     backend: Backend
@@ -54,20 +57,51 @@ class Plan:
     startup_seconds: int
     claim: str = ""
     notes: tuple[str, ...] = ()
+    warnings: tuple[Caveat, ...] = ()
 
 
-def decide(model: Model, nodes: Iterable[Node], environment: Mapping[str, str]) -> Plan | Blocked:
-    """Decide what to roll out; *environment* holds the default images."""
-    read = _read(model)
+def decide(
+    model: Model, nodes: Iterable[Node], environment: Mapping[str, str], *, fetched: str = ""
+) -> Plan | Blocked:
+    """Decide what to roll out; *environment* holds the default images.
+
+    *fetched* is where in the container a Job puts the weights, empty if none does.
+    """
+    read = _read(model, fetched)
     if isinstance(read, Blocked):
         return read
-    backend, source = read
+    backend, weights = read
     found = detect(nodes, _wish(model))
     if isinstance(found, Refusal):
-        return Blocked(reason=found.reason, message=found.message)
-    if not backend.supports(found):
-        return Blocked(reason=Reason.BACKEND_UNSUPPORTED, message=_unsupported(backend, found))
-    return _plan(model, backend, source, found, environment)
+        return _refused(found)
+    launch = Launch(
+        name=model.served_name,
+        source=weights.source,
+        accelerator=found,
+        config=weights.config,
+        fetched=fetched,
+    )
+    image = model.spec.image or backend.image(found, environment)
+    judged = _judge(model, backend, launch, image)
+    if isinstance(judged, Blocked):
+        return judged
+    return _plan(model, backend, launch, image, judged)
+
+
+def _judge(
+    model: Model, backend: Backend, launch: Launch, image: str
+) -> tuple[Caveat, ...] | Blocked:
+    """Hold the server and its weights against the hardware that was found."""
+    accelerator = launch.accelerator
+    problem = hardware.obstacle(backend, launch)
+    if not problem and not image:
+        problem = hardware.missing_image(backend, accelerator)
+    if problem:
+        return Blocked(reason=Reason.BACKEND_UNSUPPORTED, message=problem)
+    memory = fit(model.spec.gpu.vram_estimate_mb if model.spec.gpu else None, accelerator)
+    if isinstance(memory, Refusal):
+        return _refused(memory)
+    return (*hardware.caveats(backend, launch, image), *memory)
 
 
 def claim_of(model: Model) -> str:
@@ -82,7 +116,7 @@ def claim_of(model: Model) -> str:
     return source.claim or (model.spec.cache and model.spec.cache.pvc_name) or ""
 
 
-def _read(model: Model) -> tuple[Backend, Source] | Blocked:
+def _read(model: Model, fetched: str) -> tuple[Backend, Weights] | Blocked:
     """Judge what the spec says by itself, whatever the nodes."""
     if broken := violations(model):
         return _invalid(broken)
@@ -96,32 +130,32 @@ def _read(model: Model) -> tuple[Backend, Source] | Blocked:
         source = parse_source(model.spec.source)
     except SourceError as error:
         return _invalid((str(error),))
-    if problems := backend.problems(source, model.spec.config):
+    weights = Weights(source=source, config=model.spec.config, fetched=fetched)
+    if problems := backend.problems(weights):
         return _invalid(problems)
-    return backend, source
+    return backend, weights
 
 
 def _plan(
-    model: Model,
-    backend: Backend,
-    source: Source,
-    accelerator: Accelerator,
-    environment: Mapping[str, str],
+    model: Model, backend: Backend, launch: Launch, image: str, warnings: tuple[Caveat, ...]
 ) -> Plan:
     spec = model.spec
-    image = spec.image or backend.image(accelerator, environment)
     cold_start = (spec.serverless or ServerlessSpec()).cold_start_timeout.seconds
+    experiments = (w.text for w in warnings if w.reason is CaveatReason.EXPERIMENTAL)
     return Plan(
         backend=backend,
-        launch=Launch(
-            name=model.served_name, source=source, accelerator=accelerator, config=spec.config
-        ),
+        launch=launch,
         image=pin(image, spec.image_digest) if spec.image_digest else image,
         replicas=model.wanted_replicas,
         startup_seconds=backend.startup_budget(spec.config, at_least=cold_start),
         claim=claim_of(model),
-        notes=tuple(_notes(model, backend, source)),
+        notes=(*_notes(model, backend, launch.source), *experiments),
+        warnings=warnings,
     )
+
+
+def _refused(refusal: Refusal) -> Blocked:
+    return Blocked(reason=refusal.reason, message=refusal.message)
 
 
 def _invalid(problems: Iterable[str]) -> Blocked:
@@ -135,20 +169,6 @@ def _wish(model: Model) -> Wish:
         count=model.gpu_count,
         node_selector=model.spec.node_selector,
         tolerations=model.spec.tolerations,
-    )
-
-
-def _unsupported(backend: Backend, accelerator: Accelerator) -> str:
-    vendors = " or ".join(sorted(vendor.value for vendor in backend.vendors))
-    if accelerator.vendor is Vendor.CPU:
-        return (
-            f"backend {backend.name} does not run on CPUs and spec.gpu asks for no GPU; "
-            f"set spec.gpu.vendor to {vendors}, or use backend llamacpp"
-        )
-    architecture = f" of architecture {accelerator.architecture}" * bool(accelerator.architecture)
-    return (
-        f"backend {backend.name} does not run on {accelerator.vendor} GPUs{architecture}; "
-        f"use other nodes (it runs on {vendors}) or another backend ({known_backends()})"
     )
 
 

@@ -106,6 +106,18 @@ def shm_size(environment: Mapping[str, str]) -> str:
     return size
 
 
+def tolerations(model: Model) -> Sequence[Tree]:
+    """Return the toleration of GPU nodes beside the Model's own, none twice."""
+    key, value, effect = GPU_TAINT
+    gpu = {"key": key, "operator": "Equal", "value": value, "effect": effect}
+    wanted = [gpu] if model.gpu_count else []
+    for toleration in model.spec.tolerations:
+        tree = {name: v for name, v in toleration.wire().items() if v != ""}
+        if tree not in wanted:
+            wanted.append(tree)
+    return wanted
+
+
 def _metadata(model: Model, plan: Plan) -> Tree:
     return {
         "name": model.metadata.name,
@@ -131,7 +143,7 @@ def _pod_spec(model: Model, plan: Plan, labels: Mapping[str, str], shm_size: str
         "enableServiceLinks": False,
         "runtimeClassName": "nvidia" if on_nvidia else None,
         "nodeSelector": model.spec.node_selector or None,
-        "tolerations": _tolerations(model, plan) or None,
+        "tolerations": tolerations(model) or None,
         "affinity": _one_per_node(labels) if plan.replicas > 1 else None,
         "topologySpreadConstraints": _spread(labels) if plan.replicas > 1 else None,
         "securityContext": _pod_security(plan),
@@ -141,18 +153,6 @@ def _pod_spec(model: Model, plan: Plan, labels: Mapping[str, str], shm_size: str
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": shm_size}},
         ],
     }
-
-
-def _tolerations(model: Model, plan: Plan) -> Sequence[Tree]:
-    """Return the toleration of GPU nodes beside the Model's own, none twice."""
-    key, value, effect = GPU_TAINT
-    gpu = {"key": key, "operator": "Equal", "value": value, "effect": effect}
-    wanted = [gpu] if plan.launch.accelerator.count else []
-    for toleration in model.spec.tolerations:
-        tree = {name: v for name, v in toleration.wire().items() if v != ""}
-        if tree not in wanted:
-            wanted.append(tree)
-    return wanted
 
 
 def _one_per_node(labels: Mapping[str, str]) -> Tree:
@@ -191,7 +191,7 @@ def _model_volume(plan: Plan) -> Tree:
 
 def _container(model: Model, plan: Plan) -> Tree:
     backend, launch = plan.backend, plan.launch
-    check = {"httpGet": {"path": backend.health_path, "port": names.PORT}, "timeoutSeconds": 5}
+    startup, readiness = backend.startup_probe, backend.readiness
     attempts = math.ceil(plan.startup_seconds / _STARTUP_PERIOD)
     return {
         "name": names.CONTAINER,
@@ -202,8 +202,13 @@ def _container(model: Model, plan: Plan) -> Tree:
         "env": [{"name": name, "value": value} for name, value in _variables(plan).items()],
         "ports": [{"name": names.PORT, "containerPort": backend.port, "protocol": "TCP"}],
         "resources": _resources(model, plan),
-        "startupProbe": check | {"periodSeconds": _STARTUP_PERIOD, "failureThreshold": attempts},
-        "readinessProbe": check | {"periodSeconds": 10, "failureThreshold": 3},
+        "startupProbe": startup.check(names.PORT)
+        | {"periodSeconds": _STARTUP_PERIOD, "failureThreshold": attempts},
+        "readinessProbe": readiness.check(names.PORT)
+        | {
+            "periodSeconds": readiness.period_seconds,
+            "failureThreshold": readiness.failure_threshold,
+        },
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},

@@ -152,7 +152,7 @@ def _starting(plan: Plan, deployment: Deployment | None, pods: Iterable[Pod]) ->
     if not any(pod.spec.node_name for pod in pods):
         return Verdict(Phase.PENDING, Reason.STARTING_BACKEND, f"{text}; no pod was placed yet")
     wait = (
-        f"waiting up to {plan.startup_seconds} s for {plan.backend.health_path} on port "
+        f"waiting up to {plan.startup_seconds} s for {plan.backend.startup_probe} on port "
         f"{plan.backend.port} to answer"
     )
     return Verdict(Phase.LOADING, Reason.STARTING_BACKEND, _join(text, wait, _late(deployment)))

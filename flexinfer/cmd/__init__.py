@@ -23,6 +23,7 @@ app.command(
     name="manifests",
     help="Write CRDs, roles and the API reference, or check that they are fresh.",
 )
+app.command("flexinfer.cmd.wake:wake", name="wake", help="Wake Models that are idle.")
 
 
 def main() -> None:

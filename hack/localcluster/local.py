@@ -9,10 +9,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flexinfer.envtest.behaviour import LOCAL_IMAGES
 from flexinfer.envtest.controlplane import ControlPlane
 from flexinfer.errors import FlexInferError
 from hack.localcluster import expectations, show
 from hack.localcluster.processes import ManagerProcess
+from hack.podrunner import process as podrunner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,6 +30,8 @@ NODES = (("nvidia-h100", "zone-a"), ("nvidia-h100", "zone-b"), ("cpu", "zone-a")
 RENEW_SECONDS = 1800.0
 _RENEW_AGAIN_SECONDS = 30.0
 SAMPLES_WITHIN = 120.0
+# The manager's image by which the pod runner runs this checkout's `flexinfer`.
+LOCAL_IMAGE = f"{LOCAL_IMAGES}flexinfer:dev"
 
 
 def step(text: str) -> None:
@@ -37,14 +41,15 @@ def step(text: str) -> None:
 
 @contextmanager
 def cluster() -> Iterator[ControlPlane]:
-    """Run a control plane with nodes, CRDs and roles, but no FlexInfer yet."""
+    """Run a control plane with nodes, a pod runner, CRDs and roles, but no FlexInfer yet."""
     step("Starting a control plane")
     with ControlPlane.start() as plane:
         for profile, zone in NODES:
             plane.add_node(profile, zone=zone)
         step("Installing CRDs and roles")
         install(plane)
-        yield plane
+        with podrunner.running(plane):
+            yield plane
 
 
 def install(plane: ControlPlane) -> None:
@@ -82,7 +87,8 @@ def service_account(plane: ControlPlane) -> Iterator[Path]:
 def prepare(plane: ControlPlane, folder: Path, *, name: str = "manager") -> ManagerProcess:
     """Return the manager, not started yet, as the service account in *folder*."""
     credentials = (f"--service-account-dir={folder}", f"--server={plane.url}")
-    return ManagerProcess.prepare(plane.processes, credentials, name=name)
+    environment = {"DEFAULT_FETCH_IMAGE": LOCAL_IMAGE}
+    return ManagerProcess.prepare(plane.processes, credentials, name=name, environment=environment)
 
 
 @contextmanager
@@ -150,5 +156,6 @@ Use it from another terminal:
   curl -s http://127.0.0.1:{process.probe_port}/readyz?verbose
   curl -s http://127.0.0.1:{process.metrics_port}/metrics
   tail -f {process.log}
+  tail -f {plane.layout.folder}/pod-runner/*.log   # what containers of {LOCAL_IMAGES} say
 Ctrl-C ends all of it.
 """)

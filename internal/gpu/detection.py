@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from api.flexinfer.v1alpha2.reasons import Reason
 from flexinfer.kinds.condition import is_true
-from internal.gpu.accelerator import CPU, Accelerator, Vendor
+from internal.gpu.accelerator import CPU, Accelerator, Offer, Vendor
 from internal.gpu.inventory import GPUs, gpus_of
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class Refusal:
 def detect(nodes: Iterable[Node], wish: Wish) -> Accelerator | Refusal:
     """Choose the accelerator that the nodes leave open to a pod of the Model.
 
-    The architecture is empty when the nodes that would do have different ones. Without GPUs to
-    place the answer is CPU, whatever the nodes.
+    The architecture is empty when the nodes that would do have different ones; the memory is
+    the largest of theirs. Without GPUs to place the answer is CPU, whatever the nodes.
     """
     if wish.count == 0 or wish.vendor is Vendor.CPU:
         return CPU
@@ -65,11 +65,25 @@ def detect(nodes: Iterable[Node], wish: Wish) -> Accelerator | Refusal:
         case []:
             return Refusal(reason=Reason.NO_MATCHING_NODES, message=_nothing(wish, seen))
         case [vendor]:
-            architectures = {gpus.architecture for gpus in fitting}
-            architecture = architectures.pop() if len(architectures) == 1 else ""
-            return Accelerator(vendor=vendor, count=wish.count, architecture=architecture)
+            return _accelerator(vendor, wish.count, fitting)
         case _:
             return Refusal(reason=Reason.AMBIGUOUS_GPU_VENDOR, message=_ambiguous(fitting))
+
+
+def _accelerator(vendor: Vendor, count: int, fitting: Iterable[GPUs]) -> Accelerator:
+    """Sum the nodes up, in an order that does not depend on theirs."""
+    offers = sorted(
+        (Offer(architecture=g.architecture, memory_mb=g.memory_mb) for g in fitting),
+        key=lambda offer: (offer.architecture, offer.memory_mb or 0),
+    )
+    architectures = {offer.architecture for offer in offers}
+    return Accelerator(
+        vendor=vendor,
+        count=count,
+        architecture=architectures.pop() if len(architectures) == 1 else "",
+        memory_mb=max((offer.memory_mb or 0 for offer in offers), default=0) or None,
+        offers=tuple(offers),
+    )
 
 
 def _offers(node: Node, wish: Wish) -> tuple[Sequence[GPUs], str]:

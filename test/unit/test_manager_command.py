@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+pytestmark = pytest.mark.usefixtures("restored_logging")
+
+
 @pytest.fixture
 def flags(tmp_path: Path) -> Flags:
     for name in ("token", "namespace"):

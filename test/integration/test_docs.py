@@ -124,7 +124,9 @@ def at_namespace(reader: Reader) -> Iterator[Reader]:
     reader.plane.wait_service_account(name)
     reader.run("before", f"kubectl config set-context --current --namespace={name}")
     yield reader
-    reader.run("after", "kubectl uncordon --all && kubectl delete mdl --all")
+    reader.run(
+        "after", "kubectl uncordon --selector=kubernetes.io/hostname && kubectl delete mdl --all"
+    )
     admin.delete(f"/api/v1/namespaces/{name}")
 
 

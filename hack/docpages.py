@@ -110,11 +110,21 @@ def code(cell: str) -> tuple[str, ...]:
     return tuple(re.findall(r"`([^`]+)`", cell))
 
 
-def links(page: str) -> tuple[str, ...]:
-    """Return the targets of the page's links to files, without their anchors."""
+def links(page: str) -> tuple[tuple[str, str], ...]:
+    """Return the page's links to files and headings: the file, empty for the page, and anchor."""
     targets = re.findall(r"\]\(([^)\s]+)\)", page)
-    files = (target.partition("#")[0] for target in targets if "://" not in target)
-    return tuple(file for file in files if file)
+    parts = (target.partition("#") for target in targets if "://" not in target)
+    return tuple((file, anchor) for file, _, anchor in parts)
+
+
+def anchors(page: str) -> frozenset[str]:
+    """Return what links may lead to in *page*: its headings, spelled as GitHub does."""
+    headings = (
+        found[2]
+        for _, line, is_fenced in _lines(page)
+        if not is_fenced and (found := _HEADING.fullmatch(line))
+    )
+    return frozenset(re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings)
 
 
 def missing(expected: str, output: str) -> list[str]:

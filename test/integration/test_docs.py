@@ -98,6 +98,9 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     """FlexInfer as `make deploy` leaves it; the manager that works is a process of this machine."""
     with local.cluster() as plane, local.manager(plane) as process:
         plane.kubectl("apply", "--server-side", "-k", str(ROOT / "config/default"))
+        for node in plane.admin.get("/api/v1/nodes")["items"]:
+            for _ in range(4):  # for the claims of caches
+                plane.add_volume(node["metadata"]["name"], size="5Gi")
         kubeconfig = tmp_path_factory.mktemp("docs") / "kubeconfig"
         kubeconfig.write_text(plane.kubeconfig_path.read_text())
         steering = {"CLUSTER", "ONCE", "SAMPLES", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import re
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 
 from api.flexinfer.v1alpha2.reasons import MEANINGS
 from flexinfer.cmd.manager import Flags
+from flexinfer.cmd.wake import Flags as WakeFlags
+from flexinfer.cmd.wake import wake
 from hack import docpages
 from internal.backends.backend import COMMON_KEYS
 from internal.backends.registry import BACKENDS
@@ -49,6 +52,14 @@ def test_every_flag_of_the_manager_is_listed_with_its_default() -> None:
         f"--{field.name.replace('_', '-')}": _shown(field.default)
         for field in dataclasses.fields(Flags)
     }
+
+
+def test_every_flag_of_wake_is_listed() -> None:
+    rows = docpages.table(page("CONFIGURATION.md"), "Flags of flexinfer wake")
+    fields = {f"--{field.name}" for field in dataclasses.fields(WakeFlags)}
+    options = inspect.signature(wake).parameters.values()
+    own = {f"--{o.name}" for o in options if o.kind is o.KEYWORD_ONLY and o.name != "flags"}
+    assert {docpages.code(row["flag"])[0] for row in rows} == fields | own
 
 
 def _shown(default: object) -> tuple[str, ...]:

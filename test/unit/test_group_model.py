@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from controllers.model.standing import Standing
     from flexinfer.meta.envelope import Tree
 
-NAMES = st.sampled_from("abcd")
+NAMES = st.sampled_from("abc")
 IDLE_TIMEOUT = timedelta(minutes=5)
 ENOUGH = 400  # steps in which everything has to come to rest
 
@@ -300,7 +300,7 @@ class SharedGroup(RuleBasedStateMachine):
         """Let all go on without time: one is Active, and it runs if it is to."""
         for _ in range(ENOUGH):
             before = self.snapshot()
-            for name in "abcd":
+            for name in "abc":
                 self.sync_deployment(name)
                 self.sync_replica_set(name)
                 self.move_pods(name)
@@ -329,4 +329,4 @@ class SharedGroup(RuleBasedStateMachine):
 
 
 TestSharedGroup = SharedGroup.TestCase
-TestSharedGroup.settings = settings(max_examples=4000, stateful_step_count=50, deadline=None)
+TestSharedGroup.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)

@@ -13,5 +13,6 @@ RUN hack/image.sh /opt/flexinfer
 
 FROM python:3.13-slim-trixie
 COPY --from=build /opt/flexinfer /opt/flexinfer
+ENV PATH=/opt/flexinfer/bin:$PATH
 USER 65532:65532
 ENTRYPOINT ["/opt/flexinfer/bin/flexinfer"]

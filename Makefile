@@ -25,9 +25,11 @@ export CLUSTER SAMPLES ONCE
 
 .PHONY: help
 help: ## Show this help
-	@awk 'BEGIN {FS = ":.*##"; printf "Usage: make \033[1m<target>\033[0m\n"} \
-	  /^##@/ {printf "\n\033[1m%s\033[0m\n", substr($$0, 5)} \
-	  /^[a-z0-9-]+:.*##/ {printf "  \033[36m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -v tty="$$(test -t 1 && echo 1 || true)" \
+	  'function paint(code, text) {return tty ? "\033[" code "m" text "\033[0m" : text} \
+	  BEGIN {FS = ":.*##"; print "Usage: make " paint(1, "<target>")} \
+	  /^##@/ {print "\n" paint(1, substr($$0, 5))} \
+	  /^[a-z0-9-]+:.*##/ {print "  " paint(36, sprintf("%-16s", $$1)) " " $$2}' $(MAKEFILE_LIST)
 
 .PHONY: run
 run: env ## Run FlexInfer against a local control plane (CLUSTER=kind|current, SAMPLES=1, ONCE=1)
@@ -121,15 +123,15 @@ uninstall: env ## Remove the CRDs, and with them every object of their kinds
 
 .PHONY: deploy
 deploy: env ## Deploy CRDs, roles and the manager with image IMG
-	@hack/render.sh $(KUBECTL) $(IMG) | $(KUBECTL) apply --server-side -f -
+	@hack/render.sh $(KUBECTL) "$(IMG)" | $(KUBECTL) apply --server-side -f -
 
 .PHONY: undeploy
 undeploy: env ## Remove all that deploy made, and with the CRDs every Model
-	@hack/render.sh $(KUBECTL) $(IMG) | $(KUBECTL) delete --ignore-not-found -f -
+	@hack/render.sh $(KUBECTL) "$(IMG)" | $(KUBECTL) delete --ignore-not-found -f -
 
 .PHONY: build-installer
 build-installer: env ## Write dist/install.yaml: all that deploy would apply
-	@mkdir -p dist && hack/render.sh $(KUBECTL) $(IMG) > dist/install.yaml && echo "dist/install.yaml"
+	@mkdir -p dist && hack/render.sh $(KUBECTL) "$(IMG)" > dist/install.yaml && echo "dist/install.yaml"
 
 .PHONY: docker-build
 docker-build: ## Build the image IMG (needs a container engine)

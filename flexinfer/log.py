@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["Burst", "LogFormat", "configure", "get_logger"]
 
 
+_HEAD = ("ts", "level", "logger", "msg")
+
+
 class LogFormat(StrEnum):
     """Say how a line looks; `AUTO` is console on a terminal and JSON elsewhere."""
 
@@ -122,8 +125,14 @@ def _json() -> list[Processor]:
     return [
         structlog.processors.format_exc_info,
         structlog.processors.EventRenamer("msg"),
+        _head_first,
         structlog.processors.JSONRenderer(default=str),
     ]
+
+
+def _head_first(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Begin each line alike, for the eyes of whoever reads many."""
+    return {key: event.pop(key) for key in _HEAD if key in event} | dict(event)
 
 
 def _console(stream: TextIO) -> list[Processor]:

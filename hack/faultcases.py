@@ -268,11 +268,21 @@ class Case:
 
 @asynccontextmanager
 async def running(manager: Manager, *, within: float = 100.0) -> AsyncIterator[None]:
-    """Run a manager until the block ends, and stop it in order."""
+    """Run a manager until the block ends, and stop it in order.
+
+    The block begins once everything has started, so that it can tell growth from a start.
+    """
+    counts = [0]
+
+    def is_steady() -> bool:
+        counts.append(len(anyio.get_running_tasks()))
+        return counts[-1] == counts[-2]
+
     with anyio.fail_after(within):
         async with anyio.create_task_group() as group:
             await group.start(manager.run)
             await eventually(lambda: manager.readyz.report().healthy, within=30)
+            await eventually(is_steady, every=0.3)
             yield
             manager.stop()
 

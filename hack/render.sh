@@ -4,6 +4,10 @@
 # usage: hack/render.sh KUBECTL IMAGE
 set -euo pipefail
 kubectl=$1 image=$2
+if [ -z "$image" ]; then
+  echo "no image: name one, as in make deploy IMG=registry.example/flexinfer:v1" >&2
+  exit 2
+fi
 root=$(cd "$(dirname "$0")/.." && pwd)
 overlay=$root/.run/overlay
 mkdir -p "$overlay"

@@ -7,6 +7,8 @@ May import `internal`, `api` and the framework. Pure are all modules but `reconc
 - `decision`: Model and nodes to a plan, or to why there is none.
 - `names`, `metadata`: labels and annotations.
 - `desired`: a plan to the intents of Service and Deployment; `ports`: what apply cannot undo.
+- `cache`: where weights are kept; `cache_claim`, `cache_jobs`: the intents that bring them there;
+  `cache_run`, `cache_words`: how far the Job is; `cache_state`: are they there, and what is next.
 - `pods`: what pods say.
 - `verdict`: does the Model serve, and if not, what is in the way.
 - `rollout`: what applying came to, and when to look again.

@@ -62,7 +62,7 @@ def capabilities(model: Model, plan: Plan) -> dict[str, bool]:
     suggested = {
         "toolCalling": plan.backend.name in _CALL_TOOLS or config.get("jinja") is True,
         "vision": bool(config.get("mmproj")),
-        "imageGeneration": False,
+        "imageGeneration": plan.backend.makes_images,
     }
     said = model.spec.capabilities
     return suggested | (said.wire() if said else {})

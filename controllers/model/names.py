@@ -16,6 +16,9 @@ GROUP_LABEL = "flexinfer.ai/gpu-group"
 
 VRAM_ANNOTATION = "flexinfer.ai/gpu.vram-estimate-mb"
 GENERATION_ANNOTATION = "flexinfer.ai/model-generation"
+# On the Deployment: what nodes decided of the template, and the template itself, hashed.
+PLACEMENT_ANNOTATION = "flexinfer.ai/placement"
+TEMPLATE_ANNOTATION = "flexinfer.ai/template"
 SERVICE_LABELS_ANNOTATION = "flexinfer.ai/service-labels"
 SERVED_MODEL_ANNOTATION = "litellm.flexinfer.ai/served-model"
 ALIASES_ANNOTATION = "litellm.flexinfer.ai/aliases"
@@ -30,6 +33,13 @@ ACTIVATE_ANNOTATION = "flexinfer.ai/activate"
 SOURCE_ANNOTATION = "flexinfer.ai/source"
 CACHE_KIND_ANNOTATION = "flexinfer.ai/cache-kind"
 CACHE_CLAIM_ANNOTATION = "flexinfer.ai/cache-pvc"
+# What the Job does and how, hashed; which try it is, and what the one before said.
+CACHE_WORK_ANNOTATION = "flexinfer.ai/cache-work"
+CACHE_SETUP_ANNOTATION = "flexinfer.ai/cache-setup"
+CACHE_TRY_ANNOTATION = "flexinfer.ai/cache-try"
+CACHE_ERROR_ANNOTATION = "flexinfer.ai/cache-last-error"
+# On a claim that outlives its Model.
+RETAINED_LABEL = "flexinfer.ai/retained"
 
 CONTAINER = "model"
 PORT = "http"
@@ -43,3 +53,11 @@ def selector_labels(model: Model) -> dict[str, str]:
         "app.kubernetes.io/managed-by": "flexinfer",
         MODEL_LABEL: model.metadata.name,
     }
+
+
+def cache_labels(model: Model) -> dict[str, str]:
+    """Return the labels of claim and Jobs: the Model's, but none that selects its pods.
+
+    A Service would send requests to a Job's pod, which is ready as soon as it runs.
+    """
+    return selector_labels(model) | {"app.kubernetes.io/name": "model-cache"}

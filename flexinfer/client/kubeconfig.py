@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import os
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from flexinfer.client.tls import TlsFiles, Trust
 from flexinfer.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import ModuleType
 
     from flexinfer.client.auth import Credentials
@@ -69,6 +71,7 @@ class _Selected:
     """Be the parts of a kubeconfig that a context selects; *where* names them for errors."""
 
     where: str
+    namespace: str
     user_name: str
     user: Tree
     user_file: Path
@@ -91,20 +94,39 @@ async def kubeconfig(path: str | None = None, *, context: str | None = None) -> 
     loader = await anyio.to_thread.run_sync(_import_loader)
     with tempfile.TemporaryDirectory(prefix="flexinfer-") as folder:
         try:
-            return await _load(loader, paths, context, folder)
-        except ConfigurationError as error:
-            raise _broken(paths, str(error)) from error
-        except loader.ConfigException as error:
-            # What follows names the place by printing the entry there, with its token.
-            raise _broken(paths, str(error).partition(" in ")[0]) from None
-        except (yaml.YAMLError, OSError) as error:
-            raise _broken(paths, str(error)) from error
-        except (AttributeError, TypeError, LookupError, ValueError, AssertionError) as error:
-            # The loader meets a file of an unexpected shape with whatever Python raises.
-            what = str(error) or type(error).__name__
-            raise _broken(paths, f"not the shape of a kubeconfig ({what})") from error
+            with _named_errors(loader, paths):
+                return await _load(loader, paths, context, folder)
         finally:
             _forget(loader, folder)
+
+
+async def namespace_of(path: str | None = None, *, context: str | None = None) -> str:
+    """Return the namespace that a context prefers, empty for none.
+
+    *path* and *context* are those of `kubeconfig`; raises ConfigurationError as that does.
+    """
+    paths = _existing(path)
+    loader = await anyio.to_thread.run_sync(_import_loader)
+    with _named_errors(loader, paths):
+        return _select(loader.KubeConfigMerger(paths).config, paths, context).namespace
+
+
+@contextmanager
+def _named_errors(loader: ModuleType, paths: str) -> Iterator[None]:
+    """Turn what reading the files raises into ConfigurationErrors that name them."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise _broken(paths, str(error)) from error
+    except loader.ConfigException as error:
+        # What follows names the place by printing the entry there, with its token.
+        raise _broken(paths, str(error).partition(" in ")[0]) from None
+    except (yaml.YAMLError, OSError) as error:
+        raise _broken(paths, str(error)) from error
+    except (AttributeError, TypeError, LookupError, ValueError, AssertionError) as error:
+        # The loader meets a file of an unexpected shape with whatever Python raises.
+        what = str(error) or type(error).__name__
+        raise _broken(paths, f"not the shape of a kubeconfig ({what})") from error
 
 
 def _existing(path: str | None) -> str:
@@ -165,6 +187,7 @@ def _select(merged: Any, paths: str, context: str | None) -> _Selected:
     cluster = merged["clusters"].get_with_name(section["cluster"])
     return _Selected(
         where=f"context {name!r}, user {user_name!r}",
+        namespace=str(section.safe_get("namespace") or ""),
         user_name=user_name,
         user=user,
         user_file=Path(entry.path or paths).expanduser(),

@@ -23,6 +23,12 @@ app.command(
     name="manifests",
     help="Write CRDs, roles and the API reference, or check that they are fresh.",
 )
+app.command("flexinfer.cmd.wake:wake", name="wake", help="Wake Models that are idle.")
+app.command(
+    "flexinfer.cmd.fetch:fetch",
+    name="fetch",
+    help="Bring weights into a claim, or look whether they are there.",
+)
 
 
 def main() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,6 +23,18 @@ if TYPE_CHECKING:
     from flexinfer.leaderelection import LeaderElectionOptions
 
 _MISUSE = 2
+# What the framework calls a setting, and the flag that sets it.
+_FLAGS = {
+    "cache_sync_timeout": "--cache-sync-timeout",
+    "grace": "--graceful-shutdown-timeout",
+    "lease_duration": "--leader-elect-lease-duration",
+    "metrics_address": "--metrics-bind-address",
+    "probe_address": "--health-probe-bind-address",
+    "renew_deadline": "--leader-elect-renew-deadline",
+    "retry_period": "--leader-elect-retry-period",
+    "workers": "--max-concurrent-reconciles",
+}
+_SETTING = re.compile(rf"\b({'|'.join(_FLAGS)})\b")
 
 
 @Parameter(name="*")
@@ -79,7 +92,7 @@ def manager(flags: Flags | None = None) -> int:
         log.configure(level=flags.log_level, form=log.LogFormat(flags.log_format))
         anyio.run(_run, flags)
     except ConfigurationError as error:
-        print(f"flexinfer manager: {error}", file=sys.stderr)
+        print(f"flexinfer manager: {_with_flags(str(error))}", file=sys.stderr)
         return _MISUSE
     except FlexInferError as error:
         print(f"flexinfer manager: {error}", file=sys.stderr)
@@ -92,6 +105,11 @@ def manager(flags: Flags | None = None) -> int:
             print(f"flexinfer manager: {failure}", file=sys.stderr)
         return 1
     return 0
+
+
+def _with_flags(text: str) -> str:
+    """Say the flags where the framework says its settings."""
+    return _SETTING.sub(lambda found: _FLAGS[found[0]], text)
 
 
 async def _credentials(flags: Flags) -> Credentials:

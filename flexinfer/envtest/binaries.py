@@ -61,9 +61,12 @@ def find(
         BinariesError: They are nowhere and cannot be built; one sentence that names the cure.
     """
     for variable in ("KUBEBUILDER_ASSETS", "PATH"):
-        found = _look_in(environ.get(variable, ""))
+        search_path = environ.get(variable, "")
+        found = _look_in(search_path)
         if found is not None and _of_one_version(found, report):
             return found
+        if found is None and search_path and variable == "KUBEBUILDER_ASSETS":
+            report(f"passed over KUBEBUILDER_ASSETS={search_path}: it lacks a binary of ours")
     folder = BuildCache(cache_folder(environ), environ, report).ensure()
     return Binaries({name: folder / name for name in COMPONENTS})
 
@@ -114,6 +117,9 @@ def main() -> int:
     except BinariesError as error:
         print(error, file=sys.stderr)  # noqa: T201 - one sentence for a person
         return 1
+    except KeyboardInterrupt:
+        report_to_stderr("stopped; what was built so far is kept by Go's cache")
+        return 130
     return 0
 
 

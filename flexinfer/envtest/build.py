@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MINIMUM_GO = (1, 26)
 _MANIFEST = "manifest.json"
 _TAIL = 2000
-_REPORT_EVERY = 10.0
+_REPORT_EVERY = 30.0
 _VERSION_TIMEOUT = 30.0
 
 
@@ -132,8 +132,12 @@ class BuildCache:
             shutil.rmtree(leftover, ignore_errors=True)
         fresh = Path(tempfile.mkdtemp(prefix=f".{self.folder.name}.", dir=self.folder.parent))
         try:
-            for module in GO_MODULES:
-                self._build(module, fresh)
+            self.report(
+                f"building the control plane, the first time only: {len(GO_MODULES)} steps, 6 to 10"
+                " minutes on two cores"
+            )
+            for number, module in enumerate(GO_MODULES, start=1):
+                self._build(module, fresh, step=f"step {number} of {len(GO_MODULES)}")
             _write_manifest(fresh)
             fresh.chmod(0o755)
             if self.folder.exists():
@@ -143,7 +147,7 @@ class BuildCache:
             shutil.rmtree(fresh, ignore_errors=True)
             shutil.rmtree(fresh.with_name(f"{fresh.name}.old"), ignore_errors=True)
 
-    def _build(self, module: GoModule, target: Path) -> None:
+    def _build(self, module: GoModule, target: Path, *, step: str) -> None:
         with tempfile.TemporaryDirectory(prefix="flexinfer-build-") as scratch:
             source = Path(scratch, "module")
             shutil.copytree(module.source, source, copy_function=shutil.copyfile)
@@ -154,23 +158,25 @@ class BuildCache:
             options = ["-trimpath", "-ldflags", module.ldflags, "-o", str(output)]
             self._follow(
                 ["go", "build", *options, *module.packages.values()],
-                what=", ".join(names),
+                what=f"{step}: {', '.join(names)}",
                 cwd=source,
             )
         for name in names:
             self._prove(target / name)
 
     def _follow(self, command: list[str], *, what: str, cwd: Path) -> None:
-        """Run *command*, saying every ten seconds that it is still at work."""
+        """Run *command*, saying every half a minute that it is still at work."""
         started = time.monotonic()
-        self.report(f"building {what} (the first time only)")
+        self.report(what)
         with (cwd.parent / "output").open("w+") as output:
+            # With Go's own scratch files beside ours, an interrupted build leaves nothing.
+            environment = self._build_environment() | {"GOTMPDIR": str(cwd.parent)}
             process = subprocess.Popen(
-                command, cwd=cwd, env=self._build_environment(), stdout=output, stderr=output
+                command, cwd=cwd, env=environment, stdout=output, stderr=output
             )
             try:
                 while not _ends(process, within=_REPORT_EVERY):
-                    self.report(f"building {what}: {time.monotonic() - started:.0f} s")
+                    self.report(f"{what}: {time.monotonic() - started:.0f} s")
             except BaseException:
                 process.terminate()
                 process.wait()
@@ -178,8 +184,8 @@ class BuildCache:
             output.seek(0)
             said = output.read()[-_TAIL:]
         if process.returncode != 0:
-            raise BinariesError(f"Building {what} failed; `go build` said:\n{said}")
-        self.report(f"built {what} in {time.monotonic() - started:.0f} s")
+            raise BinariesError(f"The build failed at {what}; `go build` said:\n{said}")
+        self.report(f"{what}: done in {time.monotonic() - started:.0f} s")
 
     def _build_environment(self) -> dict[str, str]:
         # No C compiler is needed without cgo; no other toolchain is fetched; go.sum is the law.

@@ -22,7 +22,7 @@ from flexinfer.envtest import supervisor
 from flexinfer.errors import FlexInferError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -51,7 +51,7 @@ class Processes:
         self._answers: dict[int, queue.SimpleQueue[Tree]] = {}
         self._lock = threading.Lock()
         self._obituaries: dict[str, str] = {}
-        self._argv: dict[str, list[str]] = {}
+        self._started: dict[str, tuple[list[str], dict[str, str]]] = {}
         logs.mkdir(parents=True, exist_ok=True)
         with self.log("supervisor").open("ab") as log:
             self._process = subprocess.Popen(
@@ -85,18 +85,22 @@ class Processes:
         """Return the file that holds what *name* said."""
         return self._logs / f"{name}.log"
 
-    def start(self, name: str, argv: Sequence[str] = ()) -> int:
-        """Start *name*, with the command line of its last start unless *argv* is given.
+    def start(
+        self, name: str, argv: Sequence[str] = (), *, env: Mapping[str, str] | None = None
+    ) -> int:
+        """Start *name* as it was started last, unless *argv* is given.
 
-        Returns its process id.
+        *env* adds to the environment of this process. Returns its process id.
 
         Raises:
             ProcessError: It runs already, or its binary does not start.
         """
-        command = list(argv) or self._argv[name]
-        self._argv[name] = command
+        command, more = (list(argv), dict(env or {})) if argv else self._started[name]
+        self._started[name] = (command, more)
         self._obituaries.pop(name, None)
-        answer = self._ask(do="start", name=name, argv=command, log=str(self.log(name)))
+        environment = {**os.environ, **_GO, **more} if more else None
+        log = str(self.log(name))
+        answer = self._ask(do="start", name=name, argv=command, log=log, env=environment)
         return int(answer["pid"])
 
     def send(self, name: str, number: signal.Signals) -> None:

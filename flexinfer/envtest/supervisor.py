@@ -7,7 +7,8 @@ writer, it ends its children (SIGTERM, then SIGKILL after a grace) and itself. S
 itself, the kernel kills its children (PR_SET_PDEATHSIG). It has one thread.
 
 Commands, each with an `id` that its answer repeats:
-`start` (name, argv, log), `signal` (name, signal), `wait` (name, timeout), `detach`.
+`start` (name, argv, log; env and cwd unless they are ours), `signal` (name, signal), `wait` (name,
+timeout), `detach`.
 Unasked it says `{"exited": name, "code": …, "expected": …, "tail": …}`.
 """
 
@@ -117,6 +118,8 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env=command.get("env"),
+                cwd=command.get("cwd"),
                 process_group=0,
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 - this process has one thread
             )

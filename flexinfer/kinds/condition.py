@@ -22,6 +22,8 @@ class ForeignCondition(Model):
     status: str
     reason: str = ""
     message: str = ""
+    last_transition_time: str = ""
+    """RFC 3339, or whatever its writer put there."""
 
     @property
     def is_true(self) -> bool:

@@ -47,3 +47,8 @@ class PersistentVolumeClaim(Object):
 
     spec: ClaimSpec = ClaimSpec()
     status: ClaimStatus = ClaimStatus()
+
+    @property
+    def is_bound(self) -> bool:
+        """Tell whether there is a volume for pods to mount."""
+        return self.status.phase == "Bound"

@@ -33,7 +33,10 @@ def _whole_second(value: datetime) -> datetime:
     """Cut to what metav1.Time keeps, so that a time survives the way to the server and back."""
     if value.tzinfo is None:
         raise ConfigurationError("a time needs a time zone: use datetime.now(UTC)")
-    return value.astimezone(UTC).replace(microsecond=0)
+    try:
+        return value.astimezone(UTC).replace(microsecond=0)
+    except OverflowError:
+        raise ConfigurationError("a time must lie in the years 1 to 9999 of UTC") from None
 
 
 def _rfc3339(value: datetime) -> str:

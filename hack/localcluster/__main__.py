@@ -24,7 +24,7 @@ def main() -> int:
         if cluster == "local":
             return local.run(once=once)
         if cluster == "kind":
-            subprocess.run(["make", "--no-print-directory", "kind-up"], cwd=local.ROOT, check=True)
+            subprocess.run(["make", "-s", "kind-up"], cwd=local.ROOT, check=True)
             return attached.run(context="kind-flexinfer", samples=samples, once=once)
         if cluster == "current":
             context = attached.current_context()
@@ -33,7 +33,8 @@ def main() -> int:
         print("\nStopped.")
         return 0
     except (FlexInferError, attached.AttachError, subprocess.CalledProcessError) as error:
-        print(error, file=sys.stderr)
+        if not isinstance(error, subprocess.CalledProcessError):  # kind-up has said why
+            print(error, file=sys.stderr)
         return 1
     print(f"CLUSTER={cluster} is not known: use local, kind or current", file=sys.stderr)
     return 2

@@ -7,7 +7,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from flexinfer.envtest.ports import LOOPBACK, free_ports
 from flexinfer.envtest.processes import ProcessError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from flexinfer.envtest.processes import Processes
 
@@ -24,17 +24,26 @@ _OK = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerProcess:
-    """The manager as a local process; `credentials` are the flags that say who it is."""
+    """The manager as a local process; `credentials` are the flags that say who it is.
+
+    `environment` adds to that of this process.
+    """
 
     processes: Processes
     credentials: Sequence[str]
     metrics_port: int
     probe_port: int
     name: str = "manager"
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def prepare(
-        cls, processes: Processes, credentials: Sequence[str], *, name: str = "manager"
+        cls,
+        processes: Processes,
+        credentials: Sequence[str],
+        *,
+        name: str = "manager",
+        environment: Mapping[str, str] | None = None,
     ) -> ManagerProcess:
         """Choose free ports; nothing is started yet."""
         metrics_port, probe_port = free_ports(2)
@@ -44,6 +53,7 @@ class ManagerProcess:
             metrics_port=metrics_port,
             probe_port=probe_port,
             name=name,
+            environment=environment or {},
         )
 
     @property
@@ -63,6 +73,7 @@ class ManagerProcess:
                 *self.credentials,
                 *extra,
             ],
+            env=self.environment,
         )
 
     def wait_ready(self, *, within: float = 60.0) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # From here on JSON readers that know only doubles, such as Go's, round.
 _TOO_MUCH = 10**15
+_TRUE, _FALSE = (True, "true", "1"), (False, "false", "0")
 # What is nested deeper than a reader can follow would reach the server changed.
 _MAX_LEVELS = 32
 
@@ -29,6 +30,8 @@ class Kind(Enum):
     BOOLEAN = "true or false"
     OBJECT = "an object"
     DURATION = "a duration string such as 90s or 10m"
+    WHOLE = "a whole number, or a string that holds one"
+    SWITCH = "true or false, or a string that holds one"
 
     def admits(self, value: object) -> bool:
         """Tell whether *value* has the type; booleans are no integers."""
@@ -40,13 +43,15 @@ class Key:
     """Tie a key of `spec.config` to the flag that the backend's server takes.
 
     A boolean that is false gives `off` when there is one, else nothing. With `valued` a boolean
-    becomes the words on and off after the flag. A key without `flag` is read by the backend's
-    own code, never passed on as it is.
+    becomes the words on and off after the flag. `variable` is for servers that read their
+    settings from the environment, where true and false are 1 and 0. A key with neither is read
+    by the backend's own code, never passed on as it is.
     """
 
     name: str
     kind: Kind
     flag: str = ""
+    variable: str = ""
     off: str = ""
     valued: bool = False
 
@@ -56,7 +61,13 @@ class Key:
             return ()
         if isinstance(value, bool):
             return self._switch(on=value)
-        return (self.flag, literal(self._text(value)))
+        return (self.flag, literal(self.text(value)))
+
+    def setting(self, value: object) -> str:
+        """Return what *value*, of the right type, is as the value of `variable`."""
+        if self.kind in {Kind.BOOLEAN, Kind.SWITCH}:
+            return "1" if value in _TRUE else "0"
+        return literal(self.text(value))
 
     def _switch(self, *, on: bool) -> tuple[str, ...]:
         if self.valued:
@@ -64,10 +75,11 @@ class Key:
         flag = self.flag if on else self.off
         return (flag,) if flag else ()
 
-    def _text(self, value: object) -> str:
+    def text(self, value: object) -> str:
+        """Return *value*, of the right type, as a command line spells it."""
         if isinstance(value, dict):
             return encode_sorted(value).decode()
-        if isinstance(value, float) and self.kind is Kind.INTEGER:
+        if isinstance(value, float) and self.kind in {Kind.INTEGER, Kind.WHOLE}:
             return str(int(value))
         return str(value)
 
@@ -94,6 +106,15 @@ def unread(keys: Iterable[Key], config: Mapping[str, object]) -> tuple[str, ...]
 def arguments(keys: Iterable[Key], config: Mapping[str, object]) -> Sequence[str]:
     """Return the command line that *config*, already checked, asks for."""
     return [a for key in keys if key.name in config for a in key.arguments(config[key.name])]
+
+
+def variables(keys: Iterable[Key], config: Mapping[str, object]) -> Mapping[str, str]:
+    """Return the environment that *config*, already checked, asks for."""
+    return {
+        key.variable: key.setting(config[key.name])
+        for key in keys
+        if key.variable and key.name in config
+    }
 
 
 def _problem(kind: Kind, value: object) -> str:
@@ -128,6 +149,16 @@ def _is_decimal(value: object) -> bool:
     return _is_number(value)
 
 
+def _is_whole(value: object) -> bool:
+    if isinstance(value, str):
+        return value.isdecimal() and value.isascii()
+    return _is_integer(value)
+
+
+def _is_switch(value: object) -> bool:
+    return isinstance(value, bool) or (isinstance(value, str) and value in {*_TRUE, *_FALSE})
+
+
 def _is_duration(value: object) -> bool:
     try:
         return isinstance(value, str) and Duration.parse(value).seconds > 0
@@ -142,6 +173,8 @@ _CHECKS: dict[Kind, Callable[[object], bool]] = {
     Kind.BOOLEAN: lambda value: isinstance(value, bool),
     Kind.OBJECT: lambda value: isinstance(value, dict),
     Kind.DURATION: _is_duration,
+    Kind.WHOLE: _is_whole,
+    Kind.SWITCH: _is_switch,
 }
 
 _TYPE_NAMES: tuple[tuple[type, str], ...] = (

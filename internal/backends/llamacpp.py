@@ -2,29 +2,30 @@
 """llama.cpp's server: one GGUF file, on GPUs or on CPUs.
 
 The images' entry point is the server, so only arguments are given. A file of an `HF://` source
-is downloaded by the server itself, into the model volume.
+that nobody fetched is downloaded by the server itself, into the model volume.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from internal.backends.backend import (
-    MODELS_PATH,
-    Backend,
-    Launch,
-    model_path,
-    relative_path_problem,
-)
+from internal.backends.backend import MODELS_PATH, Backend, Launch, Weights
 from internal.backends.config import Key, Kind, arguments, literal
 from internal.backends.image import ImageRule
+from internal.backends.paths import (
+    is_file,
+    relative_path_problem,
+    weights_directory,
+    weights_path,
+)
+from internal.backends.probe import Probe
+from internal.backends.rocm import runtime_variables
 from internal.backends.source import Scheme
 from internal.gpu.accelerator import Vendor
+from internal.gpu.architecture import GFX110, GFX906, MAXWELL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from internal.backends.source import Source
 
 _PORT = 8080
 _ALL_LAYERS = 999  # more than any model has: everything goes to the GPU
@@ -74,31 +75,32 @@ def _arguments(launch: Launch) -> Sequence[str]:
 
 def _model(launch: Launch) -> Sequence[str]:
     file = _file(launch.config)
-    if launch.source.scheme is Scheme.HUGGING_FACE:
+    root = weights_path(launch)
+    if not root:
         return ("--hf-repo", launch.source.reference, "--hf-file", literal(file))
-    if launch.source.reference.endswith(_SUFFIX):
-        return ("--model", literal(model_path(launch.source)))
-    return ("--model", literal(model_path(launch.source, file)))
+    return ("--model", literal(root if is_file(root) else weights_path(launch, file)))
 
 
 def _projector(launch: Launch) -> Sequence[str]:
     file = str(launch.config.get("mmproj") or "")
     if not file:
         return ()
-    if launch.source.scheme is Scheme.HUGGING_FACE:
-        repository = f"https://huggingface.co/{launch.source.reference}"
-        return ("--mmproj-url", literal(f"{repository}/resolve/main/{file}"))
-    directory = model_path(launch.source)
-    if directory.endswith(_SUFFIX):
-        directory = directory.rpartition("/")[0]
-    return ("--mmproj", literal(f"{directory}/{file}"))
+    if directory := weights_directory(launch):
+        return ("--mmproj", literal(f"{directory}/{file}"))
+    repository = f"https://huggingface.co/{launch.source.reference}"
+    return ("--mmproj-url", literal(f"{repository}/resolve/main/{file}"))
 
 
-def _environment(_launch: Launch) -> Mapping[str, str]:
+def _source_files(config: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple(filter(None, (_file(config), str(config.get("mmproj") or ""))))
+
+
+def _variables(_launch: Launch) -> Mapping[str, str]:
     return {"LLAMA_CACHE": f"{MODELS_PATH}/.cache/llama.cpp"}
 
 
-def _check(source: Source, config: Mapping[str, object]) -> Sequence[str]:
+def _check(weights: Weights) -> Sequence[str]:
+    source, config = weights.source, weights.config
     file = _file(config)
     if not (file or source.reference).endswith(_SUFFIX):
         problem = (
@@ -119,19 +121,19 @@ LLAMACPP = Backend(
     name="llamacpp",
     aliases=("llama.cpp", "llama-cpp", "llama_cpp"),
     port=_PORT,
-    health_path="/health",
+    readiness=Probe(path="/health"),
     startup_seconds=60,
     vendors=frozenset(Vendor),
     schemes=frozenset({Scheme.HUGGING_FACE, Scheme.FILE, Scheme.PVC}),
     images=(
         ImageRule(
-            variable="DEFAULT_LLAMA_CPP_IMAGE_GFX1100", vendor=Vendor.AMD, architecture="gfx1100"
+            variable="DEFAULT_LLAMA_CPP_IMAGE_GFX1100", vendor=Vendor.AMD, architecture=GFX110
         ),
         ImageRule(
-            variable="DEFAULT_LLAMA_CPP_IMAGE_GFX906", vendor=Vendor.AMD, architecture="gfx906"
+            variable="DEFAULT_LLAMA_CPP_IMAGE_GFX906", vendor=Vendor.AMD, architecture=GFX906
         ),
         ImageRule(
-            variable="DEFAULT_LLAMA_CPP_IMAGE_MAXWELL", vendor=Vendor.NVIDIA, architecture="sm_5"
+            variable="DEFAULT_LLAMA_CPP_IMAGE_MAXWELL", vendor=Vendor.NVIDIA, architecture=MAXWELL
         ),
         ImageRule(
             variable="DEFAULT_LLAMA_CPP_IMAGE_AMD",
@@ -149,6 +151,8 @@ LLAMACPP = Backend(
     ),
     keys=_KEYS,
     arguments=_arguments,
-    environment=_environment,
+    variables=_variables,
+    rocm=runtime_variables,
     check=_check,
+    source_files=_source_files,
 )

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from internal.backends.backend import Backend, Launch, model_path, relative_path_problem
+from internal.backends.backend import Backend, Launch, Weights
 from internal.backends.config import Key, Kind, arguments, literal
 from internal.backends.image import ImageRule
+from internal.backends.paths import relative_path_problem, weights_path
+from internal.backends.probe import Probe
 from internal.backends.source import Scheme
+from internal.backends.support import Support
 from internal.gpu.accelerator import Vendor
+from internal.gpu.architecture import GFX110, GFX906, MAXWELL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from internal.backends.source import Source
-
-_PORT = 8000
+PORT = 8000
+COMMAND = ("vllm", "serve")
 
 _KEYS = (
     Key(name="dtype", kind=Kind.STRING, flag="--dtype"),
@@ -58,20 +61,28 @@ _KEYS = (
 
 
 def _arguments(launch: Launch) -> Sequence[str]:
+    return [
+        *serve(launch),
+        *_parallelism(launch),
+        *_tool_calling(launch.config),
+        *arguments(_KEYS, launch.config),
+    ]
+
+
+def serve(launch: Launch) -> Sequence[str]:
+    """Return the model, where the server listens, and the names it answers to.
+
+    Clients reach the model of an `HF://` source by the repository's name too.
+    """
     config, source = launch.config, launch.source
-    file = str(config.get("ggufFile", ""))
-    is_remote = source.scheme is Scheme.HUGGING_FACE
-    model = source.reference if is_remote else model_path(source, file)
+    model = weights_path(launch, str(config.get("ggufFile", ""))) or source.reference
     names = [str(config.get("servedModelName", launch.name))]
-    if is_remote and model not in names:
-        names.append(model)
+    if source.scheme is Scheme.HUGGING_FACE and source.reference not in names:
+        names.append(source.reference)
     return [
         literal(model),
-        *("--host", "0.0.0.0", "--port", str(_PORT)),  # noqa: S104 - a pod serves its network
+        *("--host", "0.0.0.0", "--port", str(PORT)),  # noqa: S104 - a pod serves its network
         *("--served-model-name", *(literal(name) for name in names)),
-        *_parallelism(launch),
-        *_tool_calling(config),
-        *arguments(_KEYS, config),
     ]
 
 
@@ -89,37 +100,48 @@ def _tool_calling(config: Mapping[str, object]) -> Sequence[str]:
     return ("--enable-auto-tool-choice", "--tool-call-parser", literal(parser))
 
 
-def _environment(launch: Launch) -> Mapping[str, str]:
+def variables(launch: Launch) -> Mapping[str, str]:
+    """Return the environment: GPUs are numbered as the node's tools number them."""
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if launch.accelerator.vendor is Vendor.NVIDIA else {}
 
 
-def _check(source: Source, config: Mapping[str, object]) -> Sequence[str]:
-    if "ggufFile" in config and source.scheme is Scheme.HUGGING_FACE:
+def _check(weights: Weights) -> Sequence[str]:
+    if "ggufFile" in weights.config and weights.is_remote:
         problem = (
-            "spec.config.ggufFile: vllm cannot pick one file of an HF:// source; "
-            "use a pvc:// or file:// source, or backend llamacpp"
+            "spec.config.ggufFile: vllm cannot pick one file of an HF:// source by itself; set "
+            "spec.cache.strategy to SharedPVC, use a pvc:// source, or backend llamacpp"
         )
         return (problem,)
-    return relative_path_problem(config, "ggufFile")
+    return relative_path_problem(weights.config, "ggufFile")
+
+
+def _source_files(config: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple(filter(None, (str(config.get("ggufFile") or ""),)))
 
 
 VLLM = Backend(
     name="vllm",
-    port=_PORT,
-    health_path="/health",
+    port=PORT,
+    readiness=Probe(path="/health"),
     startup_seconds=300,
-    vendors=frozenset({Vendor.NVIDIA, Vendor.AMD}),
-    unsupported_architectures=("sm_5",),
+    architectures={MAXWELL: Support.NONE},
     schemes=frozenset({Scheme.HUGGING_FACE, Scheme.FILE, Scheme.PVC}),
     images=(
-        ImageRule(variable="DEFAULT_VLLM_IMAGE_GFX1100", vendor=Vendor.AMD, architecture="gfx1100"),
-        ImageRule(variable="DEFAULT_VLLM_IMAGE_GFX906", vendor=Vendor.AMD, architecture="gfx906"),
+        ImageRule(variable="DEFAULT_VLLM_IMAGE_GFX1100", vendor=Vendor.AMD, architecture=GFX110),
+        # AMD's own image has no code for it.
+        ImageRule(
+            variable="DEFAULT_VLLM_IMAGE_GFX906",
+            vendor=Vendor.AMD,
+            architecture=GFX906,
+            is_last=True,
+        ),
         ImageRule(variable="DEFAULT_VLLM_IMAGE_AMD", image="rocm/vllm:latest", vendor=Vendor.AMD),
         ImageRule(variable="DEFAULT_VLLM_IMAGE", image="vllm/vllm-openai:latest"),
     ),
     keys=_KEYS,
-    command=("vllm", "serve"),
+    command=COMMAND,
     arguments=_arguments,
-    environment=_environment,
+    variables=variables,
     check=_check,
+    source_files=_source_files,
 )

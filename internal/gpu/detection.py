@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from api.flexinfer.v1alpha2.reasons import Reason
 from flexinfer.kinds.condition import is_true
-from internal.gpu.accelerator import CPU, Accelerator, Vendor
+from internal.gpu.accelerator import CPU, Accelerator, Offer, Vendor
 from internal.gpu.inventory import GPUs, gpus_of
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class Refusal:
 def detect(nodes: Iterable[Node], wish: Wish) -> Accelerator | Refusal:
     """Choose the accelerator that the nodes leave open to a pod of the Model.
 
-    The architecture is empty when the nodes that would do have different ones. Without GPUs to
-    place the answer is CPU, whatever the nodes.
+    The architecture is empty when the nodes that would do have different ones; the memory is
+    the largest of theirs. Without GPUs to place the answer is CPU, whatever the nodes.
     """
     if wish.count == 0 or wish.vendor is Vendor.CPU:
         return CPU
@@ -65,29 +65,61 @@ def detect(nodes: Iterable[Node], wish: Wish) -> Accelerator | Refusal:
         case []:
             return Refusal(reason=Reason.NO_MATCHING_NODES, message=_nothing(wish, seen))
         case [vendor]:
-            architectures = {gpus.architecture for gpus in fitting}
-            architecture = architectures.pop() if len(architectures) == 1 else ""
-            return Accelerator(vendor=vendor, count=wish.count, architecture=architecture)
+            return _accelerator(vendor, wish.count, fitting)
         case _:
             return Refusal(reason=Reason.AMBIGUOUS_GPU_VENDOR, message=_ambiguous(fitting))
 
 
+def fitting_nodes(nodes: Iterable[Node], wish: Wish) -> int:
+    """Count the nodes that can take a pod of the Model."""
+    if wish.count:
+        return sum(bool(_offers(node, wish)[0]) for node in nodes)
+    return sum(_is_selected(node, wish) and not _obstacle(node, wish) for node in nodes)
+
+
+def _accelerator(vendor: Vendor, count: int, fitting: Iterable[GPUs]) -> Accelerator:
+    """Sum the nodes up, in an order that does not depend on theirs."""
+    offers = sorted(
+        (Offer(architecture=g.architecture, memory_mb=g.memory_mb) for g in fitting),
+        key=lambda offer: (offer.architecture, offer.memory_mb or 0),
+    )
+    architectures = {offer.architecture for offer in offers}
+    return Accelerator(
+        vendor=vendor,
+        count=count,
+        architecture=architectures.pop() if len(architectures) == 1 else "",
+        memory_mb=max((offer.memory_mb or 0 for offer in offers), default=0) or None,
+        offers=tuple(offers),
+    )
+
+
 def _offers(node: Node, wish: Wish) -> tuple[Sequence[GPUs], str]:
     """Return what the node offers to the Model, else what stands in the way."""
-    labels = node.metadata.labels
     offers = [gpus for gpus in gpus_of(node) if gpus.vendor in wish.vendors]
-    if any(labels.get(key) != value for key, value in wish.node_selector.items()):
+    if not _is_selected(node, wish):
         return (), "without the labels of spec.nodeSelector"
     if not offers:
         return (), "without allocatable GPUs of that kind"
-    if not is_true(node.status.conditions, "Ready"):
-        return (), "not Ready"
-    if node.spec.unschedulable:
-        return (), "cordoned"
-    if taint := next((t for t in node.spec.taints if not _tolerated(t, wish.tolerations)), None):
-        return (), f"with the taint {taint.key}={taint.value}:{taint.effect}"
+    if obstacle := _obstacle(node, wish):
+        return (), obstacle
     enough = [gpus for gpus in offers if gpus.count >= wish.count]
     return enough, f"with fewer than {wish.count} allocatable GPUs"
+
+
+def _is_selected(node: Node, wish: Wish) -> bool:
+    labels = node.metadata.labels
+    return all(labels.get(key) == value for key, value in wish.node_selector.items())
+
+
+def _obstacle(node: Node, wish: Wish) -> str:
+    """Return what keeps pods of the Model from the node, whatever it offers; empty for nothing."""
+    if not is_true(node.status.conditions, "Ready"):
+        return "not Ready"
+    if node.spec.unschedulable:
+        return "cordoned"
+    if taint := next((t for t in node.spec.taints if not _tolerated(t, wish.tolerations)), None):
+        return f"with the taint {taint.key}={taint.value}:{taint.effect}"
+    return ""
 
 
 def _tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:

@@ -1,21 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one node offers: GPUs it can give to pods, their architecture, product and memory."""
+"""What one node offers: GPUs it can give to pods, their architecture, product and memory.
+
+Memory is what the vendor's label says, else our own label, else what cards of the architecture
+usually have.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flexinfer.errors import ConfigurationError
 from flexinfer.meta.quantity import Quantity
 from internal.gpu.accelerator import Vendor
+from internal.gpu.architecture import usual_memory_mb
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from flexinfer.kinds.node import Node
 
-# Labels of NVIDIA's GPU feature discovery and of AMD's node labeller; the last one is for nodes
+# Labels of NVIDIA's GPU feature discovery and of AMD's node labeller; the last two are for nodes
 # that neither of them has labelled.
 NVIDIA_MAJOR = "nvidia.com/gpu.compute.major"
 NVIDIA_MINOR = "nvidia.com/gpu.compute.minor"
@@ -24,6 +30,11 @@ NVIDIA_MEMORY = "nvidia.com/gpu.memory"
 AMD_ARCHITECTURE = "gpu.amd.com/gpu-architecture"
 AMD_MODEL = "gpu.amd.com/model"
 OWN_ARCHITECTURE = "flexinfer.ai/gpu.arch"
+OWN_MEMORY = "flexinfer.ai/gpu.vram"  # of one GPU, as a quantity: 24Gi
+
+# AMD's labeller writes `amd.com/gpu.vram=24G` when all GPUs are alike, and one
+# `amd.com/gpu.vram.24G=<count>` for each size; older ones put `beta.` in front. G is 1024 MB.
+_AMD_MEMORY = re.compile(r"(?:beta\.)?amd\.com/gpu\.vram[.=]([1-9][0-9]{0,5})G", re.ASCII)
 
 _MEMORY_DIGITS = 9  # a petabyte, and within the 32 bits of the status
 
@@ -62,19 +73,15 @@ def _amount(text: str | None) -> int:
 
 
 def _describe(vendor: Vendor, count: int, labels: Mapping[str, str]) -> GPUs:
-    if vendor is Vendor.NVIDIA:
-        return GPUs(
-            vendor=vendor,
-            count=count,
-            architecture=_nvidia_architecture(labels),
-            product=labels.get(NVIDIA_PRODUCT, ""),
-            memory_mb=_megabytes(labels.get(NVIDIA_MEMORY, "")),
-        )
+    is_nvidia = vendor is Vendor.NVIDIA
+    architecture = _nvidia_architecture(labels) if is_nvidia else _amd_architecture(labels)
+    said = _megabytes(labels.get(NVIDIA_MEMORY, "")) if is_nvidia else _amd_memory(labels)
     return GPUs(
         vendor=vendor,
         count=count,
-        architecture=_amd_architecture(labels),
-        product=labels.get(AMD_MODEL, ""),
+        architecture=architecture,
+        product=labels.get(NVIDIA_PRODUCT if is_nvidia else AMD_MODEL, ""),
+        memory_mb=said or _own_memory(labels) or usual_memory_mb(architecture),
     )
 
 
@@ -82,6 +89,18 @@ def _megabytes(label: str) -> int | None:
     """Read a label that anybody may have written: what no GPU has counts as unknown."""
     is_amount = label.isascii() and label.isdecimal() and len(label) <= _MEMORY_DIGITS
     return int(label) if is_amount else None
+
+
+def _amd_memory(labels: Mapping[str, str]) -> int | None:
+    """Return the memory of the smallest GPU of the node: a pod may get any of them."""
+    pairs = (f"{key}={value}" for key, value in labels.items())
+    sizes = [int(found[1]) for pair in pairs if (found := _AMD_MEMORY.match(pair))]
+    return min(sizes) * 1024 if sizes else None
+
+
+def _own_memory(labels: Mapping[str, str]) -> int | None:
+    amount = _amount(labels.get(OWN_MEMORY)) // 2**20
+    return amount if 0 < amount < 10**_MEMORY_DIGITS else None
 
 
 def _nvidia_architecture(labels: Mapping[str, str]) -> str:

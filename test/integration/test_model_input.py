@@ -35,6 +35,10 @@ REFUSED = {
         "spec.source must be HF://org/name, ollama://name:tag, file:///path or pvc://claim/path",
     ),
     "a source that climbs": ({"source": "pvc://claim/../other"}, "without '..'"),
+    "a pattern that climbs": (
+        {"cache": {"allowPatterns": ["*.json", "../*"]}},
+        "patterns of spec.cache name files inside the source; write them without '..'",
+    ),
     "GPU limits": (
         {"resources": {"limits": {"nvidia.com/gpu": 1}}},
         "spec.resources.limits must not name nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915",

@@ -142,7 +142,7 @@ def test_without_binaries_they_are_built_once_into_the_cache(machine: Machine) -
     found = machine.find()
     assert found.folder == machine.cache
     assert len(machine.builds) == len(GO_MODULES)
-    assert any("built kube-apiserver" in line for line in machine.said)
+    assert any("kube-apiserver" in line and "done in" in line for line in machine.said)
     assert machine.find().folder == machine.cache
     assert len(machine.builds) == len(GO_MODULES)
 
@@ -277,8 +277,16 @@ def test_a_build_says_that_it_is_still_at_work_and_ends_with_its_owner(
 
     with pytest.raises(KeyboardInterrupt):
         binaries.find({**machine.environ, "FAKE_GO_SLEEPS": "600"}, report=stop)
-    assert machine.said[-1].startswith("building etcd: 0 s")
+    assert machine.said[-1].startswith("step 1 of 3: etcd: 0 s")
     assert not list(machine.cache.parent.glob(".*"))
+
+
+def test_a_folder_that_was_named_and_lacks_a_binary_is_not_passed_over_in_silence(
+    machine: Machine, tmp_path: Path
+) -> None:
+    machine.install_go()
+    machine.find(KUBEBUILDER_ASSETS=str(tmp_path))
+    assert machine.said[0].startswith(f"passed over KUBEBUILDER_ASSETS={tmp_path}")
 
 
 def test_the_command_prints_the_folder_alone(machine: Machine) -> None:

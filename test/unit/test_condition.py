@@ -64,6 +64,12 @@ def test_a_time_without_a_zone_is_refused() -> None:
         condition(last_transition_time=NOON.replace(tzinfo=None))
 
 
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-10:00"])
+def test_a_time_that_utc_has_no_year_for_is_refused(moment: str) -> None:
+    with pytest.raises(ValidationError, match="years 1 to 9999"):
+        condition(last_transition_time=moment)
+
+
 def test_the_status_is_one_of_three() -> None:
     assert condition(status=ConditionStatus.UNKNOWN).status == "Unknown"
     with pytest.raises(ValidationError, match="'True', 'False' or 'Unknown'"):

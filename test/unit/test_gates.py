@@ -51,6 +51,7 @@ def append(path: Path, line: str) -> None:
         ("api/flexinfer/v1alpha2/model_types.py", "import aiohttp", "models only"),
         ("flexinfer/envtest/admin.py", "import flexinfer.client.transport", "what is tested"),
         ("controllers/model/desired.py", "import msgspec", "JSON library"),
+        ("internal/fetch/download.py", "import huggingface_hub", "hub's client"),
     ],
 )
 def test_a_forbidden_import_breaks_its_contract(

@@ -11,7 +11,8 @@ from api.flexinfer.v1alpha2.model_spec import Toleration
 from api.flexinfer.v1alpha2.reasons import Reason
 from flexinfer.kinds.node import Node
 from flexinfer.meta.envelope import meta_from
-from internal.gpu.accelerator import CPU, Accelerator, Vendor
+from internal.gpu.accelerator import CPU, Accelerator, Offer, Vendor
+from internal.gpu.architecture import by_prefix, usual_memory_mb
 from internal.gpu.detection import Refusal, Wish, detect
 from internal.gpu.inventory import gpus_of
 
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 HOPPER = {"nvidia.com/gpu.compute.major": "9", "nvidia.com/gpu.compute.minor": "0"}
 ADA = {"nvidia.com/gpu.compute.major": "8", "nvidia.com/gpu.compute.minor": "9"}
+MAXWELL = {"nvidia.com/gpu.compute.major": "5", "nvidia.com/gpu.compute.minor": "2"}
 MI300 = {"gpu.amd.com/gpu-architecture": "gfx942"}
+NAVI = {"gpu.amd.com/gpu-architecture": "gfx1100"}
+EAST = {"zone": "east"}
 
 
 def node(
@@ -64,6 +68,12 @@ def wish(vendor: Vendor | None = None, count: int = 1, **more: object) -> Wish:
     return Wish(vendor=vendor, count=count, **more)  # type: ignore[arg-type] # keywords of Wish
 
 
+def chosen(nodes: Sequence[Node], asked: Wish) -> Accelerator:
+    found = detect(nodes, asked)
+    assert isinstance(found, Accelerator), found
+    return found
+
+
 def refused(nodes: Sequence[Node], asked: Wish) -> Refusal:
     found = detect(nodes, asked)
     assert isinstance(found, Refusal)
@@ -71,8 +81,51 @@ def refused(nodes: Sequence[Node], asked: Wish) -> Refusal:
 
 
 def test_the_architecture_has_major_and_minor() -> None:
-    expected = Accelerator(vendor=Vendor.NVIDIA, count=2, architecture="sm_89")
-    assert detect([nvidia()], wish(count=2)) == expected
+    found = chosen([nvidia()], wish(count=2))
+    assert (found.vendor, found.count, found.architecture) == (Vendor.NVIDIA, 2, "sm_89")
+
+
+@pytest.mark.parametrize(
+    ("some", "asked", "expected"),
+    [
+        ([], wish(count=0), (Vendor.CPU, "")),
+        ([], wish(Vendor.CPU, count=0), (Vendor.CPU, "")),
+        ([nvidia()], wish(Vendor.NVIDIA), (Vendor.NVIDIA, "sm_89")),
+        ([nvidia(labels=HOPPER)], wish(), (Vendor.NVIDIA, "sm_90")),
+        ([nvidia(labels={"flexinfer.ai/gpu.arch": "sm_89"})], wish(), (Vendor.NVIDIA, "sm_89")),
+        ([nvidia(labels=MAXWELL)], wish(Vendor.NVIDIA), (Vendor.NVIDIA, "sm_52")),
+        ([amd(labels=NAVI)], wish(Vendor.AMD), (Vendor.AMD, "gfx1100")),
+        ([amd(labels=NAVI)], wish(), (Vendor.AMD, "gfx1100")),
+        ([amd(labels={"flexinfer.ai/gpu.arch": "gfx906"})], wish(), (Vendor.AMD, "gfx906")),
+        ([amd(labels={"amd.com/gpu.family.GC_11_0_0": "1"})], wish(), (Vendor.AMD, "gfx1100")),
+        ([amd(labels={"amd.com/gpu.family.GC_10_3_6": "1"})], wish(), (Vendor.AMD, "gfx1036")),
+        ([amd(labels={"gpu.amd.com/model": "Radeon_7900"})], wish(), (Vendor.AMD, "gfx1100")),
+        ([nvidia(), amd()], wish(), Reason.AMBIGUOUS_GPU_VENDOR),
+        ([nvidia(), amd()], wish(Vendor.AMD), (Vendor.AMD, "gfx942")),
+        ([nvidia(), amd(ready="False")], wish(), (Vendor.NVIDIA, "sm_89")),
+        ([nvidia(ready="False")], wish(Vendor.NVIDIA), Reason.NO_MATCHING_NODES),
+        ([], wish(Vendor.NVIDIA), Reason.NO_MATCHING_NODES),
+        ([node()], wish(), Reason.NO_MATCHING_NODES),
+        (
+            [amd(labels=NAVI | EAST)],
+            wish(Vendor.AMD, node_selector={"zone": "west"}),
+            Reason.NO_MATCHING_NODES,
+        ),
+        (
+            [amd("other"), amd("target", labels=NAVI | EAST)],
+            wish(Vendor.AMD, node_selector=EAST),
+            (Vendor.AMD, "gfx1100"),
+        ),
+    ],
+)
+def test_detect_gpu(
+    some: Sequence[Node], asked: Wish, expected: tuple[Vendor, str] | Reason
+) -> None:
+    if isinstance(expected, Reason):
+        assert refused(some, asked).reason is expected
+        return
+    found = chosen(some, asked)
+    assert (found.vendor, found.architecture) == expected
 
 
 def test_without_gpus_the_nodes_do_not_matter() -> None:
@@ -110,8 +163,8 @@ def test_an_empty_cluster_is_said_to_have_no_nodes() -> None:
 def test_the_node_selector_narrows() -> None:
     nodes = [nvidia("a", labels={**ADA, "pool": "a"}), amd("b", labels={**MI300, "pool": "b"})]
     assert refused(nodes, wish()).reason is Reason.AMBIGUOUS_GPU_VENDOR
-    chosen = detect(nodes, wish(node_selector={"pool": "b"}))
-    assert chosen == Accelerator(vendor=Vendor.AMD, count=1, architecture="gfx942")
+    found = chosen(nodes, wish(node_selector={"pool": "b"}))
+    assert (found.vendor, found.architecture) == (Vendor.AMD, "gfx942")
     refusal = refused(nodes, wish(node_selector={"pool": "c"}))
     assert "with the labels pool=c" in refusal.message
     assert "2 without the labels of spec.nodeSelector" in refusal.message
@@ -126,8 +179,27 @@ def test_two_vendors_are_ambiguous_only_when_both_could_take_the_pod() -> None:
 
 
 def test_nodes_that_differ_leave_the_architecture_open() -> None:
-    found = detect([nvidia(), nvidia("h", labels=HOPPER)], wish())
-    assert found == Accelerator(vendor=Vendor.NVIDIA, count=1, architecture="")
+    found = chosen([nvidia("h", labels=HOPPER), nvidia()], wish())
+    assert found.architecture == ""
+    assert found.architectures == ("sm_89", "sm_90")
+    assert found.offers == (Offer(architecture="sm_89"), Offer(architecture="sm_90"))
+
+
+def test_the_memory_is_the_largest_of_the_nodes_that_would_do() -> None:
+    small, large = ({**ADA, "nvidia.com/gpu.memory": m} for m in ("24000", "48000"))
+    huge = nvidia("cordoned", labels={**ADA, "nvidia.com/gpu.memory": "80000"}, cordoned=True)
+    found = chosen([nvidia(labels=large), nvidia("s", labels=small), huge, nvidia("u")], wish())
+    assert found.memory_mb == 48000
+    assert [offer.memory_mb for offer in found.offers] == [None, 24000, 48000]
+    assert chosen([nvidia()], wish()).memory_mb is None
+
+
+def test_vendors_have_a_resource_and_a_name() -> None:
+    assert (Vendor.AMD.resource, Vendor.AMD.display_name) == ("amd.com/gpu", "AMD")
+
+
+def test_hardware_that_nobody_looked_up_has_its_own_architecture() -> None:
+    assert Accelerator(vendor=Vendor.AMD, architecture="gfx942").architectures == ("gfx942",)
 
 
 @pytest.mark.parametrize(
@@ -194,6 +266,60 @@ def test_product_and_memory_come_from_the_labels() -> None:
 def test_a_memory_that_no_gpu_has_is_unknown(label: str) -> None:
     (gpus,) = gpus_of(nvidia(labels={"nvidia.com/gpu.memory": label}))
     assert gpus.memory_mb is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "memory"),
+    [
+        ({**NAVI, "amd.com/gpu.vram": "20G"}, 20480),
+        ({**NAVI, "amd.com/gpu.vram.20G": "2"}, 20480),
+        ({**NAVI, "beta.amd.com/gpu.vram.16G": "1"}, 16384),
+        ({**NAVI, "amd.com/gpu.vram.48G": "1", "amd.com/gpu.vram.24G": "1"}, 24576),
+        ({**NAVI, "amd.com/gpu.vram": "20G", "flexinfer.ai/gpu.vram": "24Gi"}, 20480),
+        ({**NAVI, "flexinfer.ai/gpu.vram": "32Gi"}, 32768),
+        ({**NAVI, "flexinfer.ai/gpu.vram": "many"}, 24576),
+        ({**NAVI, "flexinfer.ai/gpu.vram": "1e100"}, 24576),
+        ({**NAVI, "amd.com/gpu.vram": "0G", "flexinfer.ai/gpu.vram": "0"}, 24576),
+        (NAVI, 24576),
+        ({"gpu.amd.com/gpu-architecture": "gfx1101"}, 24576),
+        ({"gpu.amd.com/gpu-architecture": "gfx90a"}, 65536),
+        (MI300, 196608),
+        ({"gpu.amd.com/gpu-architecture": "gfx906"}, 16384),
+        ({"gpu.amd.com/gpu-architecture": "gfx1036"}, None),
+        ({}, None),
+    ],
+)
+def test_the_memory_of_amd_gpus(labels: Mapping[str, str], memory: int | None) -> None:
+    (gpus,) = gpus_of(amd(labels=labels))
+    assert gpus.memory_mb == memory
+
+
+@pytest.mark.parametrize(
+    ("labels", "memory"),
+    [
+        ({**MAXWELL, "nvidia.com/gpu.memory": "12288"}, 12288),
+        (MAXWELL, 6144),
+        ({**MAXWELL, "flexinfer.ai/gpu.vram": "4Gi"}, 4096),
+        ({"flexinfer.ai/gpu.arch": "sm_50"}, 6144),
+        (HOPPER, None),
+    ],
+)
+def test_the_memory_of_nvidia_gpus(labels: Mapping[str, str], memory: int | None) -> None:
+    (gpus,) = gpus_of(nvidia(labels=labels))
+    assert gpus.memory_mb == memory
+
+
+prefixes = st.text("abc", min_size=1, max_size=4)
+
+
+@given(st.dictionaries(prefixes, st.integers(), max_size=6), st.text("abc", max_size=6))
+def test_the_longest_prefix_decides(table: dict[str, int], name: str) -> None:
+    expected = next((table[name[:n]] for n in range(len(name), 0, -1) if name[:n] in table), None)
+    assert by_prefix(table, name) == expected
+
+
+def test_an_unknown_architecture_has_no_usual_memory() -> None:
+    assert usual_memory_mb("") is usual_memory_mb("gfx9999") is None
 
 
 def test_an_amount_that_is_none_offers_nothing() -> None:

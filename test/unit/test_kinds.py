@@ -10,6 +10,7 @@ import pytest
 from flexinfer.errors import DecodeError
 from flexinfer.kinds.condition import ForeignCondition, find
 from flexinfer.kinds.deployment import Deployment
+from flexinfer.kinds.job import Job
 from flexinfer.kinds.namespace import Namespace
 from flexinfer.kinds.node import Node, Taint
 from flexinfer.kinds.persistentvolumeclaim import PersistentVolumeClaim
@@ -22,7 +23,7 @@ from flexinfer.meta.resource import NamespacedName
 T = TypeVar("T", bound=Object)
 
 META = {"name": "a", "namespace": "default", "uid": "u", "managedFields": [{"manager": "x"}]}
-KINDS: list[type[Object]] = [Deployment, Namespace, Node, PersistentVolumeClaim, Pod, Service]
+KINDS: list[type[Object]] = [Deployment, Job, Namespace, Node, PersistentVolumeClaim, Pod, Service]
 
 
 def read(kind: type[T], **fields: object) -> T:
@@ -39,6 +40,7 @@ def test_an_object_without_spec_and_status_is_read(kind: type[Object]) -> None:
     ("kind", "path"),
     [
         (Deployment, "/apis/apps/v1/namespaces/default/deployments/a"),
+        (Job, "/apis/batch/v1/namespaces/default/jobs/a"),
         (Namespace, "/api/v1/namespaces/a"),
         (Node, "/api/v1/nodes/a"),
         (PersistentVolumeClaim, "/api/v1/namespaces/default/persistentvolumeclaims/a"),
@@ -49,6 +51,24 @@ def test_an_object_without_spec_and_status_is_read(kind: type[Object]) -> None:
 def test_every_kind_knows_its_path(kind: type[Object], path: str) -> None:
     namespace = "default" if kind.resource.namespaced else ""
     assert kind.resource.object_path(NamespacedName(namespace, "a")) == path
+
+
+def test_a_job_is_read() -> None:
+    running = read(Job, status={"active": 1, "ready": 1, "failed": 2, "startTime": "x"})
+    assert (running.status.active, running.status.ready, running.status.failed) == (1, 1, 2)
+    assert (running.is_finished, running.is_complete, running.failure) == (False, False, None)
+    done = read(
+        Job, status={"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}
+    )
+    assert (done.is_finished, done.is_complete, done.failure) == (True, True, None)
+
+
+@pytest.mark.parametrize(("status", "is_failed"), [("True", True), ("False", False)])
+def test_a_job_has_failed_only_when_its_condition_says_so(status: str, *, is_failed: bool) -> None:
+    condition = {"type": "Failed", "status": status, "reason": "BackoffLimitExceeded"}
+    found = read(Job, status={"failed": 4, "conditions": [condition]})
+    assert found.is_finished is is_failed
+    assert (found.failure is not None) is is_failed
 
 
 def test_a_deployment_is_read() -> None:

@@ -13,7 +13,7 @@ import structlog
 import yaml
 
 from flexinfer.client.auth import StaticCredentials
-from flexinfer.client.kubeconfig import kubeconfig
+from flexinfer.client.kubeconfig import kubeconfig, namespace_of
 from flexinfer.client.tls import TlsFiles
 from flexinfer.client.transport import Transport
 from flexinfer.envtest.certs import CertificateAuthority
@@ -171,6 +171,19 @@ async def test_another_context_can_be_named(
     credentials = await kubeconfig(write(tmp_path / "k", content), context="there")
     assert credentials.server == "https://127.0.0.1:2"
     assert (await credentials.authorization()).header == "Bearer xyz"
+
+
+async def test_a_context_may_prefer_a_namespace(
+    tmp_path: Path, authority: CertificateAuthority
+) -> None:
+    content = config("https://127.0.0.1:1", authority, {"token": "abc"})
+    context = content["contexts"][0]["context"]
+    content["contexts"].append({"name": "there", "context": {**context, "namespace": "prod"}})
+    path = write(tmp_path / "k", content)
+    assert await namespace_of(path) == ""
+    assert await namespace_of(path, context="there") == "prod"
+    with pytest.raises(ConfigurationError, match="no context 'nowhere'"):
+        await namespace_of(path, context="nowhere")
 
 
 async def test_the_environment_names_files_that_are_merged(

@@ -8,28 +8,16 @@ import json
 import logging
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-import structlog
 from structlog import contextvars
 
 from flexinfer import log
 from flexinfer.envtest.simulated import ManualClock
 from flexinfer.errors import ConfigurationError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture(autouse=True)
-def _restored_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
-    structlog.reset_defaults()
-    contextvars.clear_contextvars()
+pytestmark = pytest.mark.usefixtures("restored_logging")
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
@@ -41,6 +29,7 @@ def test_a_line_is_json_with_its_values_as_keys() -> None:
     log.configure(stream=stream)
     log.get_logger("manager").info("serving metrics", port=8080)
     (line,) = lines(stream)
+    assert list(line)[:4] == ["ts", "level", "logger", "msg"]
     assert line.pop("ts").endswith("Z")
     assert line == {
         "msg": "serving metrics",

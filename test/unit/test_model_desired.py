@@ -41,14 +41,21 @@ NO_SURGE = {
 }
 
 
-def gpu_node(vendor: str = "nvidia.com/gpu") -> Node:
+def gpu_node(vendor: str = "nvidia.com/gpu", **labels: str) -> Node:
     status = {"allocatable": {vendor: "8"}, "conditions": READY}
-    return Node.model_validate({"metadata": meta_from({"name": vendor}), "status": status})
+    meta = meta_from({"name": vendor, "labels": labels})
+    return Node.model_validate({"metadata": meta, "status": status})
 
 
 def plan(of: Model, *nodes: Node, **environment: str) -> Plan:
     found = decide(of, nodes or (gpu_node(),), environment)
     assert isinstance(found, Plan), found
+    return found
+
+
+def blocked(spec: Tree, *nodes: Node, **environment: str) -> Blocked:
+    found = decide(model(spec), nodes or (gpu_node(),), environment)
+    assert isinstance(found, Blocked), found
     return found
 
 
@@ -103,13 +110,56 @@ def test_two_vendors_are_ambiguous_until_one_is_named() -> None:
     assert isinstance(decide(model(GPU | {"gpu": {"vendor": "amd"}}), both, {}), Plan)
 
 
+VEGA = {"gpu.amd.com/gpu-architecture": "gfx906"}
+COMFY: Tree = {"backend": "comfyui", "source": "pvc://art/sdxl", "gpu": {}}
+
+
 def test_hardware_without_a_build_is_named() -> None:
     labels = {"nvidia.com/gpu.compute.major": "5", "nvidia.com/gpu.compute.minor": "2"}
-    maxwell = gpu_node().model_copy(update={"metadata": meta_from({"labels": labels})})
-    found = decide(model(GPU), [maxwell], {})
-    assert isinstance(found, Blocked)
+    found = blocked(GPU, gpu_node(**labels))
     assert found.reason is Reason.BACKEND_UNSUPPORTED
     assert "vllm does not run on nvidia GPUs of architecture sm_52" in found.message
+
+
+def test_an_image_that_nobody_publishes_has_to_be_named() -> None:
+    node = gpu_node("amd.com/gpu", **VEGA)
+    found = blocked(COMFY, node)
+    assert found.reason is Reason.BACKEND_UNSUPPORTED
+    assert "set spec.image, or DEFAULT_COMFYUI_IMAGE_GFX906" in found.message
+    assert not found.concerns_spec
+    assert plan(model(COMFY | {"image": "mine:1"}), node).image == "mine:1"
+    assert plan(model(COMFY), node, DEFAULT_COMFYUI_IMAGE_AMD="mine:2").image == "mine:2"
+
+
+def test_experimental_hardware_is_said_in_a_note_and_an_event() -> None:
+    node = gpu_node("amd.com/gpu", **VEGA)
+    found = plan(model(COMFY | {"image": "mine:1"}), node)
+    (warning,) = found.warnings
+    assert warning.reason == "ExperimentalGPUSupport"
+    assert found.notes == (warning.text,)
+    assert plan(model(COMFY | {"image": "mine:gfx906"}), node).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("estimate", "reason"), [(12000, ""), (21000, "VRAMPressure"), (24000, "VRAMInsufficient")]
+)
+def test_a_replica_has_to_fit_into_its_gpus(estimate: int, reason: str) -> None:
+    node = gpu_node(**{"nvidia.com/gpu.memory": "24576"})
+    found = decide(model(GPU | {"gpu": {"vramEstimateMB": estimate}}), [node], {})
+    if isinstance(found, Blocked):
+        assert found.reason == reason
+        assert "24000 is more than 95 % of the 24576 MB" in found.message
+    else:
+        assert [warning.reason for warning in found.warnings] == [reason] * bool(reason)
+        assert found.notes == ()
+
+
+def test_what_a_job_fetches_is_served_from_there() -> None:
+    spec = GPU | {"config": {"ggufFile": "m.gguf"}}
+    assert blocked(spec).reason is Reason.INVALID_SPEC
+    found = decide(model(spec), [gpu_node()], {}, fetched="/models/m")
+    assert isinstance(found, Plan)
+    assert found.backend.arguments(found.launch)[0] == "/models/m/m.gguf"
 
 
 def test_the_spec_says_what_has_no_effect() -> None:
@@ -173,7 +223,7 @@ def test_a_gpu_pod() -> None:
     assert deployment(GPU)["spec"]["strategy"] == NO_SURGE
 
 
-def test_a_cpu_pod_asks_for_nothing_of_gpus() -> None:
+def test_ensure_deployment_cpu_does_not_request_gpu() -> None:
     spec = pod(CPU)
     (found,) = spec["containers"]
     assert {"runtimeClassName", "tolerations", "nodeSelector", "affinity"}.isdisjoint(spec)
@@ -281,6 +331,17 @@ def test_probes_give_the_server_its_time() -> None:
     assert startup["httpGet"] == readiness["httpGet"] == {"path": "/health", "port": "http"}
     assert startup["periodSeconds"] * startup["failureThreshold"] == 660
     assert "livenessProbe" not in found
+
+
+def test_a_server_without_http_is_probed_by_a_connection() -> None:
+    found = container(COMFY)
+    tcp = {"tcpSocket": {"port": "http"}, "timeoutSeconds": 5}
+    assert found["readinessProbe"] == tcp | {"periodSeconds": 10, "failureThreshold": 3}
+    assert found["startupProbe"] == tcp | {"periodSeconds": 5, "failureThreshold": 36}
+    served = container(COMFY | {"backend": "diffusers", "image": "mine:1"})
+    assert served["startupProbe"]["httpGet"] == {"path": "/health", "port": "http"}
+    assert served["readinessProbe"]["tcpSocket"] == {"port": "http"}
+    assert served["readinessProbe"]["periodSeconds"] == 5
 
 
 def test_the_pod_may_do_little() -> None:
@@ -404,6 +465,12 @@ def test_without_litellm_there_are_none(litellm: Tree) -> None:
 def test_capabilities_of_llamacpp_follow_its_config(spec: Tree, expected: Tree) -> None:
     of = model(CPU | {"config": {"ggufFile": "m.gguf"} | spec})
     assert expected.items() <= capabilities(of, plan(of)).items()
+
+
+def test_backends_for_images_make_images() -> None:
+    of = model(COMFY)
+    expected = {"imageGeneration": True, "toolCalling": False, "vision": False}
+    assert capabilities(of, plan(of)) == expected
 
 
 def test_what_the_spec_says_of_capabilities_wins() -> None:

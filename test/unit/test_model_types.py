@@ -117,6 +117,8 @@ def test_bounds_hold_without_the_api_server_too(spec: Tree) -> None:
         ({"resources": {"requests": {"nvidia.com/gpu": 1}}}, "spec.resources.requests must not"),
         ({"source": "pvc://c/p", "cache": {"strategy": "Memory"}}, "must not be Memory"),
         ({"cache": {"strategy": "None", "pvcName": "c"}}, "spec.cache.pvcName needs"),
+        ({"cache": {"allowPatterns": ["a", "../b", "c/.."]}}, "write them without '..'"),
+        ({"cache": {"ignorePatterns": ["a/../b"]}}, "write them without '..'"),
         ({"tolerations": [{"value": "a"}]}, "needs a key, unless its operator is Exists"),
         ({"tolerations": [{"operator": "Exists", "value": "a"}]}, "takes any value; remove value"),
         ({"tolerations": [{"key": "a", "tolerationSeconds": 5}]}, "needs effect NoExecute"),
@@ -145,6 +147,7 @@ def test_names_that_no_service_can_have(name: str) -> None:
         {"tolerations": [{"key": "a", "effect": "NoExecute", "tolerationSeconds": 0}]},
         {"source": "pvc://c/p", "cache": {"strategy": "Local"}},
         {"cache": {"pvcName": "c"}},
+        {"cache": {"allowPatterns": ["*.safetensors", "a..b/*"], "ignorePatterns": ["...x"]}},
         {"cache": {"strategy": "SharedPVC", "pvcName": "c"}},
     ],
 )

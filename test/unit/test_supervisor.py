@@ -56,6 +56,15 @@ def test_what_a_child_says_is_in_its_log(processes: Processes) -> None:
     eventually_sync(lambda: processes.log("echo").read_text() == "out\nerr\n")
 
 
+def test_a_child_keeps_what_was_added_to_its_environment(processes: Processes) -> None:
+    tell = ["sh", "-c", 'echo "$COLOUR ${PATH:+and all else}"; exec sleep 600']
+    processes.start("teller", tell, env={"COLOUR": "red"})
+    eventually_sync(lambda: processes.log("teller").read_text() == "red and all else\n")
+    processes.kill("teller")
+    processes.start("teller")
+    eventually_sync(lambda: processes.log("teller").read_text() == 2 * "red and all else\n")
+
+
 def test_an_end_by_itself_is_reported_with_the_end_of_the_log(processes: Processes) -> None:
     processes.start("failing", ["sh", "-c", "echo the disk is full; exit 7"])
 

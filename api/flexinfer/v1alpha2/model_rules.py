@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from api.flexinfer.v1alpha2.model_spec import (
     CPU_RULES,
     GPU_RESOURCES,
+    PATTERN_RULE,
     RESOURCE_RULES,
     SPEC_RULES,
     TOLERATION_RULES,
@@ -73,6 +74,10 @@ def _cache(spec: ModelSpec) -> Iterator[str]:
         yield memory.message
     if spec.cache and spec.cache.pvc_name and strategy not in {None, CacheStrategy.SHARED_PVC}:
         yield claim.message
+    if spec.cache:
+        patterns = (*spec.cache.allow_patterns, *spec.cache.ignore_patterns)
+        if any(".." in pattern.split("/") for pattern in patterns):
+            yield PATTERN_RULE.message
 
 
 def _tolerations(spec: ModelSpec) -> Iterator[str]:

@@ -39,7 +39,7 @@ ImageDigest = Annotated[str, StringConstraints(max_length=256, pattern=_DIGEST),
 # shell, so nothing but what would leave the source is refused.
 _PATTERN = r"^[^/\s\x00]\S*$"
 PATTERN_RULE = Rule(
-    "!self.matches('(^|/)\\.\\.(/|$)')",
+    r"!self.matches('(^|/)\\.\\.(/|$)')",
     "patterns of spec.cache name files inside the source; write them without '..'",
 )
 FilePattern = Annotated[
@@ -320,8 +320,8 @@ class ModelSpec(Model):
     """Say which model to serve, with what, and on which hardware."""
 
     backend: str = Field(min_length=1, max_length=63)
-    """The inference server: vllm, ollama or llamacpp. An unknown name is reported on the
-    Schedulable condition."""
+    """The inference server: vllm, ollama, llamacpp or mlc-llm for text, vllm-omni, diffusers or
+    comfyui for images. An unknown name is reported on the Schedulable condition."""
 
     source: Annotated[str, SOURCE_RULE] = Field(min_length=1, max_length=1024)
     """Where the weights come from: `HF://org/name`, `ollama://name:tag`, `file:///path` or

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, ValidationError, WrapValidator
 
 from api.flexinfer.v1alpha2.model_spec import CacheStrategy
 from api.flexinfer.v1alpha2.reasons import LoadingSubstage, Phase
@@ -13,8 +13,22 @@ from flexinfer.crd.markers import ListMap
 from flexinfer.meta.condition import Condition, Timestamp
 from flexinfer.meta.object import Model
 
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pydantic import ValidatorFunctionWrapHandler
+
 Name = Annotated[str, StringConstraints(max_length=253)]
 Text = Annotated[str, StringConstraints(max_length=1024)]
+
+
+def _read_time(value: object, read: ValidatorFunctionWrapHandler) -> datetime | None:
+    """Take for never what cannot be read: the API server lets in times that UTC has no year for."""
+    try:
+        time: datetime | None = read(value)
+    except ValidationError:
+        return None
+    return time
 
 
 class GPUStatus(Model):
@@ -99,7 +113,7 @@ class ModelStatus(Model):
     gpu: GPUStatus | None = None
     """Where the Model runs, or ran last."""
 
-    last_active_time: Timestamp | None = None
+    last_active_time: Annotated[Timestamp | None, WrapValidator(_read_time)] = None
     """When a client asked for the Model last."""
 
     shared_group: SharedGroupStatus | None = None

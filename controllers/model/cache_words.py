@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the pods of a cache Job said: why they failed, what they wait for, how much is there. Pure.
+
+The fetcher's last line is its container's termination message: a sentence, or JSON once it is
+done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controllers.model.pods import troubles
+from flexinfer.errors import DecodeError
+from flexinfer.meta.envelope import decode_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from flexinfer.kinds.pod import Pod
+
+OVER = frozenset({"Failed", "Succeeded"})
+"""Phases of pods in which nothing runs any more."""
+
+# Characters of a sentence that a status shows.
+_SHOWN = 300
+
+
+def last_words(pods: Iterable[Pod]) -> str:
+    """Return what the newest pod that failed said last; empty when none did."""
+    failed = _newest(pods, "Failed")
+    if failed is None:
+        return ""
+    ends = [s.state.terminated for s in failed.status.container_statuses if s.state.terminated]
+    lines = [line for end in ends for line in end.message.splitlines() if line.strip()]
+    if lines:
+        return shorten(lines[-1])
+    if failed.status.message:  # the kubelet's, of an evicted pod
+        return shorten(failed.status.message)
+    reasons = [f"exit code {end.exit_code}{f' ({end.reason})' * bool(end.reason)}" for end in ends]
+    return f"pod {failed.metadata.name} ended with {', '.join(reasons) or 'no word'}"
+
+
+def waiting_for(pods: Iterable[Pod]) -> str:
+    """Return what keeps pods from running, such as no node or no Secret; empty for nothing."""
+    present = [pod for pod in pods if pod.status.phase not in OVER]
+    return "; ".join(trouble.text for trouble in troubles(present))
+
+
+def size_bytes(pods: Iterable[Pod]) -> int | None:
+    """Return the size of the weights, as the newest pod that succeeded told it."""
+    done = _newest(pods, "Succeeded")
+    if done is None:
+        return None
+    for status in done.status.container_statuses:
+        message = status.state.terminated.message if status.state.terminated else ""
+        try:
+            size = decode_tree(message.strip().rpartition("\n")[2].encode()).get("bytes")
+        except DecodeError:
+            continue
+        if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
+            return size
+    return None
+
+
+def shorten(text: str) -> str:
+    """Return *text* on one line that fits a status."""
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
+
+
+def _newest(pods: Iterable[Pod], phase: str) -> Pod | None:
+    return max(
+        (pod for pod in pods if pod.status.phase == phase),
+        key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.name),
+        default=None,
+    )

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which Models have to look again when a node comes, goes or changes. Pure.
+
+Only those that do not run, or could not place another pod: the others are not moved by nodes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from api.flexinfer.v1alpha2.model_types import Model
+from api.flexinfer.v1alpha2.reasons import ConditionType
+from flexinfer.conditions import find
+from flexinfer.errors import DecodeError
+from flexinfer.event import UpdateEvent
+from flexinfer.kinds.condition import is_true
+from flexinfer.kinds.node import Node
+from flexinfer.meta.condition import ConditionStatus
+from internal.gpu.inventory import gpus_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from flexinfer.cache.informer import Informer
+    from flexinfer.event import Event
+    from flexinfer.meta.envelope import StoredObject
+    from flexinfer.reconcile import Request
+
+_SETTLED = (ConditionType.READY, ConditionType.SCHEDULABLE)
+
+
+def offer_changed(event: Event) -> bool:
+    """Pass what changes which pods a node can take; heartbeats do not."""
+    if not isinstance(event, UpdateEvent):
+        return True
+    return _offer(event.old) != _offer(event.new)
+
+
+class Unplaced:
+    """Find the Models in *models* that nodes can help or hinder."""
+
+    def __init__(self, models: Informer) -> None:
+        self._models = models
+
+    def of_node(self, _node: StoredObject) -> Iterable[Request]:
+        """Return the Models to look at when a node has changed."""
+        return [stored.meta.key for stored in self._models.list() if self._is_unplaced(stored)]
+
+    def _is_unplaced(self, stored: StoredObject) -> bool:
+        try:
+            status = self._models.decode(Model, stored).status
+        except DecodeError:
+            return False  # whatever the nodes, its spec has to change first
+        conditions = (find(status.conditions, kind) for kind in _SETTLED)
+        return any(c is None or c.status is not ConditionStatus.TRUE for c in conditions)
+
+
+def _offer(stored: StoredObject) -> object:
+    try:
+        node = Node.decode(stored)
+    except DecodeError:
+        return None
+    is_ready = is_true(node.status.conditions, "Ready")
+    return stored.meta.labels, node.spec, gpus_of(node), is_ready

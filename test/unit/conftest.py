@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What unit tests share."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+from structlog import contextvars
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def restored_logging() -> Iterator[None]:
+    """Undo what a test does to the process's logging, which would write to a closed stream."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()
+    contextvars.clear_contextvars()

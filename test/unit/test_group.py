@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.flexinfer.v1alpha2.model_types import Model
@@ -468,6 +468,7 @@ groups = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(groups.flatmap(lambda group: st.tuples(st.just(group), st.permutations(group))))
 def test_exactly_one_leads_whatever_the_order_and_however_often(
     orders: tuple[list[Member], list[Member]],
@@ -482,6 +483,7 @@ def test_exactly_one_leads_whatever_the_order_and_however_often(
     assert elect(members, NOW) == elect(shuffled, NOW) == election
 
 
+@settings(deadline=None)
 @given(groups, st.integers(1, 2000))
 def test_until_then_nothing_changes_by_time(members: list[Member], later: int) -> None:
     election = elect(members, NOW)
@@ -493,6 +495,7 @@ def test_until_then_nothing_changes_by_time(members: list[Member], later: int) -
         assert elect(members, election.until).leader != election.leader
 
 
+@settings(deadline=None)
 @given(groups)
 def test_no_gpu_is_taken_from_one_in_use_but_by_force_or_priority(members: list[Member]) -> None:
     election = elect(members, NOW)
@@ -539,6 +542,7 @@ def is_settled(members: list[Member]) -> bool:
     return not forgetful and sum(m.is_active for m in members) <= (0 if newcomers else 1)
 
 
+@settings(deadline=None)
 @given(
     groups.filter(is_settled),
     st.lists(st.integers(0, 4), max_size=6),

@@ -77,6 +77,7 @@ def demand(
         wanted if standing.is_active else 0,
         pods=group.pods,
         deployments=group.deployments,
+        yields_to=standing.yields_to,
     )
     return Demand(
         replicas=turn.replicas,

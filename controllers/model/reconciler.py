@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from controllers.model.activity import Use
     from controllers.model.decision import Plan
-    from controllers.model.demand import Demand
+    from controllers.model.demand import Demand, Group
     from controllers.model.lookup import ModelClient
     from controllers.model.metrics import ModelMetrics
     from flexinfer.apply.reverted import RevertObserver
@@ -63,6 +63,11 @@ class _Found:
     deployment: Deployment | None
     labelled: Sequence[Pod]
     pods: Sequence[Pod]
+
+    @property
+    def replicas(self) -> int:
+        """Return the replicas that the Deployment asks for."""
+        return self.deployment.spec.replicas if self.deployment else 0
 
 
 class ModelReconciler:
@@ -98,7 +103,10 @@ class ModelReconciler:
 
     async def reconcile(self, request: Request) -> Result:
         """Bring one Model nearer to what its spec asks for."""
-        async with self._groups.hold(await self._group(request)):
+        group = await self._group(request)
+        async with self._groups.hold(group):
+            if await self._group(request) != group:  # it has just changed: hold the other one
+                return Result(requeue_after=_AT_ONCE.total_seconds())
             try:
                 model = await self._client.get(Model, request)
             except DecodeError as error:
@@ -132,12 +140,13 @@ class ModelReconciler:
         now = found.now
         decision = await self._decide(model, found)
         use = use_of(model.status, found.pods)
-        group = await self._lookup.group(model)
-        wanted = demand(model, decision, use, group, now=now)
+        wanted, group = await self._demand(model, decision, use, found)
         rollout = Rollout()
         if not isinstance(decision, Blocked):
             decision = replace(decision, replicas=wanted.replicas)
             rollout = await self._roll_out(model, decision, wanted, found)
+        if isinstance(decision, Blocked) or rollout.error is not None:
+            await self._park(model, wanted, found)
         observed = Observed(
             decision=decision,
             cache=rollout.cache,
@@ -156,6 +165,21 @@ class ModelReconciler:
         later = demand(written, decision, use_of(written.status, found.pods), group, now=now)
         at_once = now + _AT_ONCE if later.replicas != wanted.replicas else None
         return rollout.look_again(now, at_once, later.until, patience_ends(found.pods))
+
+    async def _demand(
+        self, model: Model, decision: Plan | Blocked, use: Use, found: _Found
+    ) -> tuple[Demand, Group | None]:
+        group = await self._lookup.group(model)
+        wanted = demand(model, decision, use, group, now=found.now)
+        if group is None or not wanted.replicas or found.replicas:
+            return wanted, group
+        group = await self._lookup.group(model, is_live=True)
+        return demand(model, decision, use, group, now=found.now), group
+
+    async def _park(self, model: Model, wanted: Demand, found: _Found) -> None:
+        standing = wanted.standing
+        if standing is not None and not standing.is_active and found.replicas:
+            await self._children.park(model)
 
     async def _look(self, model: Model) -> _Found:
         labelled = await self._lookup.pods(model)

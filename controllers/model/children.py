@@ -71,19 +71,13 @@ class Children:
         active = active_services(model, is_active=standing.is_active) if standing else None
         labels = desired.selector(model, live)
         intent = desired.service(model, plan, labels, active=active)
-        try:
-            applied = await self._apply(model, Service.resource, intent)
-        except (InvalidError, TerminalError):  # the second when it is known who holds the port
-            if not await self._reclaim_ports(model, intent):
-                raise
-            applied = await self._apply(model, Service.resource, intent)
-        return _drift(Service.resource, applied)
+        return await self._apply_ports(model, Service.resource, intent)
 
     async def deployment(self, model: Model, plan: Plan, live: Deployment | None) -> Sequence[str]:
         """Apply the Deployment."""
         labels = desired.selector(model, live)
         intent = desired.deployment(model, plan, labels, self._environment)
-        return _drift(Deployment.resource, await self._apply(model, Deployment.resource, intent))
+        return await self._apply_ports(model, Deployment.resource, intent)
 
     async def park(self, model: Model) -> None:
         """End the pods of a Model that has lost its GPUs, although its spec cannot be applied.
@@ -101,7 +95,7 @@ class Children:
 
     async def job(self, model: Model, intent: Tree) -> None:
         """Apply a Job; one that has ended and was to do something else is made anew."""
-        await self._apply(model, Job.resource, intent)
+        await self._applier.apply(Job.resource, intent, owner=model)
 
     async def end_jobs(self, jobs: Iterable[Job]) -> None:
         """Delete Jobs and their pods."""
@@ -132,8 +126,15 @@ class Children:
             refused = f"PersistentVolumeClaim {name} cannot grow: {error}"
         return await self._apply_claim(model, cache_claim.claim(model, name, size=size)), refused
 
-    async def _apply(self, model: Model, resource: Resource, intent: Tree) -> Applied:
-        return await self._applier.apply(resource, intent, owner=model)
+    async def _apply_ports(self, model: Model, resource: Resource, intent: Tree) -> Sequence[str]:
+        """Apply what has ports; those that somebody renumbered are taken back first."""
+        try:
+            applied = await self._applier.apply(resource, intent, owner=model)
+        except (InvalidError, TerminalError):  # the second when it is known who holds the port
+            if not await self._reclaim_ports(model, resource, intent):
+                raise
+            applied = await self._applier.apply(resource, intent, owner=model)
+        return _drift(resource, applied)
 
     async def _apply_claim(self, model: Model, intent: Tree) -> Sequence[str]:
         resource = PersistentVolumeClaim.resource
@@ -156,15 +157,15 @@ class Children:
         live = await self._client.get(PersistentVolumeClaim, key)
         return live.spec.resources.requests.get("storage", "") if live else ""
 
-    async def _reclaim_ports(self, model: Model, intent: Tree) -> bool:
+    async def _reclaim_ports(self, model: Model, resource: Resource, intent: Tree) -> bool:
         """Take back ports that somebody renumbered; tell whether there were any."""
-        live = await self._client.read(Service.resource, model.key)
+        live = await self._client.read(resource, model.key)
         if live is None or not controls(model.metadata, live.meta):
             return False
-        patch = reclaim(live.tree(Service.resource), intent)
+        patch = reclaim(live.tree(resource), intent)
         if patch:
-            _log.info("taking back a port that somebody changed", kind=Service.resource.kind)
-            await self._patch(Service.resource, model.key, patch)
+            _log.info("taking back a port that somebody changed", kind=resource.kind)
+            await self._patch(resource, model.key, patch)
         return bool(patch)
 
     async def _patch(self, resource: Resource, key: NamespacedName, patch: list[Tree]) -> None:

@@ -90,6 +90,7 @@ def model(plane: ControlPlane, name: str) -> Iterator[None]:
     spec = {
         "backend": "llamacpp",
         "source": "HF://ggml-org/models",
+        "cache": {"strategy": "None"},
         "serverless": {"minReplicas": 1},
         "config": {"ggufFile": "tiny.gguf"},
     }

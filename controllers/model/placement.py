@@ -96,8 +96,8 @@ def choose_spread(
         )
     if fitting < replicas:
         return Spread.PREFERRED, (
-            f"{fitting} nodes fit {replicas} replicas, so that replicas may share a node; "
-            "add nodes to spread them"
+            f"{fitting} {'node fits' if fitting == 1 else 'nodes fit'} {replicas} replicas, so that "
+            "replicas may share a node; add nodes to spread them"
         )
     return Spread.REQUIRED, ""
 

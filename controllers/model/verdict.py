@@ -6,7 +6,7 @@
 | the spec is wrong, or no node fits | Failed | the reason why |
 | the same, but pods of this very spec serve (nodes were cordoned) | Ready | BackendReady |
 | an object could not be applied | Failed | NotOurs, ApplyFailed, FieldImmutable |
-| the API server has a passing trouble with it, and no replica is ready | Pending | ApplyFailed |
+| the API server has a passing trouble with it, and it would not be Ready | Pending | ApplyFailed |
 | the weights are not there, and no pod of this spec serves | Pending, Failed | CacheNotReady |
 | another Model of the group took the GPUs | Preempted | Preempted |
 | another Model of the group has the GPUs, and this one is asked for | Pending | Preempted |

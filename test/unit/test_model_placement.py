@@ -86,11 +86,12 @@ def test_what_we_cannot_have_recorded_counts_as_nothing(text: str) -> None:
         (2, 9, ("ReadWriteMany",), Spread.REQUIRED, ""),
         (2, 9, ("ReadWriteOnce", "ReadOnlyMany"), Spread.REQUIRED, ""),
         (3, 2, None, Spread.PREFERRED, "2 nodes fit 3 replicas"),
+        (2, 1, None, Spread.PREFERRED, "1 node fits 2 replicas, so that replicas may share"),
         (2, 9, ("ReadWriteOnce",), Spread.PREFERRED, "PersistentVolumeClaim c has ReadWriteOnce"),
         (2, 9, (), Spread.PREFERRED, "no access mode"),
     ],
 )
-def test_replicas_keep_apart_where_that_is_possible(
+def test_point_29_replicas_keep_apart_where_that_is_possible(
     replicas: int, fitting: int, modes: tuple[str, ...] | None, spread: Spread, says: str
 ) -> None:
     found, note = choose_spread(replicas, fitting, "c", modes)

@@ -95,9 +95,10 @@ def choose_spread(
             "ReadOnlyMany to spread them"
         )
     if fitting < replicas:
+        nodes = "1 node fits" if fitting == 1 else f"{fitting} nodes fit"
         return Spread.PREFERRED, (
-            f"{fitting} {'node fits' if fitting == 1 else 'nodes fit'} {replicas} replicas, so that "
-            "replicas may share a node; add nodes to spread them"
+            f"{nodes} {replicas} replicas, so that replicas may share a node; "
+            "add nodes to spread them"
         )
     return Spread.REQUIRED, ""
 

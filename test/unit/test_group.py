@@ -512,7 +512,8 @@ def settle(members: list[Member], which: Sequence[str], now: datetime) -> list[M
         standing = stand(elect(members, now), found, "g", now)
         is_wanted = found.is_warm or found.was_asked_within(DEMAND, now)
         phase = found.phase
-        if standing.is_preempted:
+        # What keeps one from starting that has no pods goes on doing so.
+        if standing.lost_to or (standing.is_preempted and phase is not FAILED):
             phase = Phase.PREEMPTED
         elif standing.is_active and not found.is_running:
             phase = PENDING if is_wanted else IDLE

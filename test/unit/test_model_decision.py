@@ -11,14 +11,14 @@ from api.flexinfer.v1alpha2.model_types import Model
 from api.flexinfer.v1alpha2.reasons import Reason
 from controllers.model.cache import Work
 from controllers.model.cache_claim import ACCESS_MODES
-from controllers.model.decision import Blocked, Plan, Reading, claims_of, decide, read
+from controllers.model.decision import Blocked, Plan, claims_of, decide, read
 from controllers.model.placement import Placement, Spread
 from flexinfer.kinds.node import Node
 from flexinfer.meta.envelope import meta_from
 from internal.backends.registry import BACKENDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from flexinfer.meta.envelope import Tree
 
@@ -40,16 +40,16 @@ def model(spec: Tree) -> Model:
 
 
 def gpu_node(
+    labels: Mapping[str, str] | None = None,
     vendor: str = "nvidia.com/gpu",
     *,
     count: str = "8",
     spec: Tree | None = None,
     ready: str = "True",
-    **labels: str,
 ) -> Node:
     return Node.model_validate(
         {
-            "metadata": meta_from({"name": vendor, "labels": labels}),
+            "metadata": meta_from({"name": vendor, "labels": dict(labels or {})}),
             "spec": spec or {},
             "status": {
                 "capacity": {vendor: "8"},
@@ -166,28 +166,28 @@ def test_what_nodes_do_not_offer_blocks_a_model(spec: Tree, reason: Reason) -> N
 
 
 def test_two_vendors_are_ambiguous_until_one_is_named() -> None:
-    both = [gpu_node(), gpu_node("amd.com/gpu")]
+    both = [gpu_node(), gpu_node(vendor="amd.com/gpu")]
     assert blocked(GPU, *both).reason is Reason.AMBIGUOUS_GPU_VENDOR
     assert plan(GPU | {"gpu": {"vendor": "amd"}}, *both).launch.accelerator.vendor == "amd"
 
 
 def test_hardware_without_a_build_is_named() -> None:
-    found = blocked(GPU, gpu_node(**MAXWELL))
+    found = blocked(GPU, gpu_node(MAXWELL))
     assert found.reason is Reason.BACKEND_UNSUPPORTED
     assert "vllm does not run on nvidia GPUs of architecture sm_52" in found.message
 
 
 def test_point_30_the_nodes_that_can_take_a_pod_decide_together() -> None:
-    assert plan(GPU, gpu_node(**ADA)).launch.accelerator.architecture == "sm_89"
+    assert plan(GPU, gpu_node(ADA)).launch.accelerator.architecture == "sm_89"
     useless = (
-        gpu_node(count="0", **MAXWELL),
-        gpu_node(ready="False", **MAXWELL),
-        gpu_node(spec={"unschedulable": True}, **MAXWELL),
-        gpu_node(spec={"taints": [{"key": "t", "effect": "NoSchedule"}]}, **MAXWELL),
+        gpu_node(MAXWELL, count="0"),
+        gpu_node(MAXWELL, ready="False"),
+        gpu_node(MAXWELL, spec={"unschedulable": True}),
+        gpu_node(MAXWELL, spec={"taints": [{"key": "t", "effect": "NoSchedule"}]}),
     )
     assert blocked(GPU, *useless).reason is Reason.NO_MATCHING_NODES
-    assert plan(GPU, *useless, gpu_node(**ADA)).launch.accelerator.architecture == "sm_89"
-    mixed = plan(GPU, gpu_node(**MAXWELL), gpu_node(**ADA))
+    assert plan(GPU, *useless, gpu_node(ADA)).launch.accelerator.architecture == "sm_89"
+    mixed = plan(GPU, gpu_node(MAXWELL), gpu_node(ADA))
     assert mixed.launch.accelerator.architecture == ""
     assert [warning.reason for warning in mixed.warnings] == ["PartialGPUSupport"]
 
@@ -203,7 +203,7 @@ def test_point_32_tolerations_open_tainted_nodes() -> None:
     ("estimate", "reason"), [(12000, ""), (21000, "VRAMPressure"), (24000, "VRAMInsufficient")]
 )
 def test_a_replica_has_to_fit_into_its_gpus(estimate: int, reason: str) -> None:
-    node = gpu_node(**{"nvidia.com/gpu.memory": "24576"})
+    node = gpu_node({"nvidia.com/gpu.memory": "24576"})
     found = decided(GPU | {"gpu": {"vramEstimateMB": estimate}}, node)
     if isinstance(found, Blocked):
         assert found.reason == reason
@@ -214,7 +214,7 @@ def test_a_replica_has_to_fit_into_its_gpus(estimate: int, reason: str) -> None:
 
 
 def test_experimental_hardware_is_said_in_a_note_and_an_event() -> None:
-    node = gpu_node("amd.com/gpu", **VEGA)
+    node = gpu_node(VEGA, "amd.com/gpu")
     found = plan(COMFY | {"image": "mine:1"}, node)
     (warning,) = found.warnings
     assert warning.reason == "ExperimentalGPUSupport"
@@ -297,7 +297,7 @@ def test_the_image_of_the_spec_wins_and_the_digest_pins_it() -> None:
 
 
 def test_an_image_that_nobody_publishes_has_to_be_named() -> None:
-    node = gpu_node("amd.com/gpu", **VEGA)
+    node = gpu_node(VEGA, "amd.com/gpu")
     found = blocked(COMFY, node)
     assert found.reason is Reason.BACKEND_UNSUPPORTED
     assert "set spec.image, or DEFAULT_COMFYUI_IMAGE_GFX906" in found.message

@@ -102,7 +102,7 @@ def test_a_model_that_was_asked_for_is_awake_until_its_backend_counts_as_idle() 
     assert (found.replicas, found.wanted, found.idle) == (1, 1, "")
     assert found.until == ago(100 - IDLE_SECONDS)
     assert want(model(asked=IDLE_SECONDS)).replicas == 0
-    images = {"backend": "comfyui", "image": "mine:1", "source": "pvc://art/sdxl"}
+    images: Tree = {"backend": "comfyui", "image": "mine:1", "source": "pvc://art/sdxl"}
     assert want(model(asked=IDLE_SECONDS, **images)).until == ago(-300)
 
 

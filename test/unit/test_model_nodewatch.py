@@ -12,7 +12,6 @@ from flexinfer.envtest.simulated import SimulatedApi
 from flexinfer.event import CreateEvent, DeleteEvent, UpdateEvent
 from flexinfer.meta.envelope import StoredObject, Tree, stored_from
 from flexinfer.metrics import Registry
-from flexinfer.reconcile import Request
 
 TAINT = {"key": "team", "value": "a", "effect": "NoSchedule"}
 
@@ -74,7 +73,9 @@ def test_a_node_that_nobody_can_read_offers_nothing_before_and_after() -> None:
     assert not offer_changed(update(MISFIT, MISFIT))
 
 
-def stored(name: str, ready: str = "True", schedulable: str = "True", *said: str) -> StoredObject:
+def stored(
+    name: str, ready: str = "True", schedulable: str = "True", *said: str, replicas: int = 0
+) -> StoredObject:
     conditions = [
         {
             "type": type_,
@@ -87,7 +88,11 @@ def stored(name: str, ready: str = "True", schedulable: str = "True", *said: str
         if not said or type_ in said
     ]
     meta = {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"}
-    spec = {"backend": "vllm", "source": "HF://o/m"}
+    spec = {
+        "backend": "vllm",
+        "source": "HF://o/m",
+        "serverless": {"minReplicas": replicas},
+    }
     return stored_from({"metadata": meta, "spec": spec, "status": {"conditions": conditions}})
 
 
@@ -97,7 +102,7 @@ def woken(*models: StoredObject) -> set[str]:
     for model in models:
         informer.changed("ADDED", model)
     found = list(Unplaced(informer).of_node(node()))
-    assert all(isinstance(key, Request) and key.namespace == "ns" for key in found)
+    assert {key.namespace for key in found} <= {"ns"}
     return {key.name for key in found}
 
 
@@ -111,6 +116,10 @@ def test_point_28_what_does_not_run_is_judged_anew_when_nodes_change() -> None:
         stored("half-said", "True", "True", "Ready"),
     )
     assert woken(stored("serves"), *waiting) == {model.meta.name for model in waiting}
+
+
+def test_point_29_several_replicas_hear_whether_nodes_suffice_to_keep_them_apart() -> None:
+    assert woken(stored("one", replicas=1), stored("two", replicas=2)) == {"two"}
 
 
 def test_nodes_are_no_news_to_what_serves_nor_to_what_does_not_fit_its_type() -> None:

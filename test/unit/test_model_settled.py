@@ -91,10 +91,10 @@ def plan(of: Model, nodes: Sequence[Node]) -> Plan:
     return found
 
 
-def template(of: Model, decided: Plan | Blocked, **environment: str) -> bytes:
+def template(of: Model, decided: Plan | Blocked) -> bytes:
     """Return the pods' template, byte for byte."""
     assert isinstance(decided, Plan), decided
-    intent = desired.deployment(of, decided, names.selector_labels(of), environment)
+    intent = desired.deployment(of, decided, names.selector_labels(of), {})
     return encode_sorted(clean(intent)["spec"]["template"])
 
 
@@ -112,12 +112,13 @@ def settled(
     nodes: Sequence[Node],
     live: Deployment | None,
     pods: Sequence[Pod] = (pod(),),
-    **environment: str,
+    environment: Mapping[str, str] | None = None,
 ) -> Plan | Blocked:
+    environment = environment or {}
     return settle(
         of,
         reading_of(of),
-        fresh(of, nodes, **environment),
+        decide(of, reading_of(of), nodes, environment),
         live=live,
         pods=pods,
         environment=environment,
@@ -196,7 +197,9 @@ def test_a_vendor_that_is_named_at_last_restarts_nothing_when_it_was_found_befor
 
 def test_another_default_image_changes_the_template_too() -> None:
     environment = {"DEFAULT_VLLM_IMAGE": "mine:2"}
-    assert settled(OF, ELSEWHERE, LIVE, **environment) == fresh(OF, ELSEWHERE, **environment)
+    assert settled(OF, ELSEWHERE, LIVE, environment=environment) == fresh(
+        OF, ELSEWHERE, **environment
+    )
 
 
 @pytest.mark.parametrize(("seconds", "kept"), [(29, True), (30, False), (300, False)])
@@ -280,7 +283,7 @@ def test_a_recorded_placement_that_no_server_runs_on_is_decided_anew() -> None:
 
 # Whatever nodes come, go and change
 
-LABELS = (
+LABELS: tuple[Mapping[str, str], ...] = (
     {},
     ADA,
     HOPPER,

@@ -85,6 +85,20 @@ class Children:
         intent = desired.deployment(model, plan, labels, self._environment)
         return _drift(Deployment.resource, await self._apply(model, Deployment.resource, intent))
 
+    async def park(self, model: Model) -> None:
+        """End the pods of a Model that has lost its GPUs, although its spec cannot be applied.
+
+        A merge patch: an apply of this one field would give up all the others.
+        """
+        _log.info("ending the pods of a model that cannot be rolled out")
+        await self._client.patch(
+            Deployment.resource,
+            model.key,
+            {"spec": {"replicas": 0}},
+            content_type=Patch.MERGE,
+            field_manager=names.FIELD_MANAGER,
+        )
+
     async def job(self, model: Model, intent: Tree) -> None:
         """Apply a Job; one that has ended and was to do something else is made anew."""
         await self._apply(model, Job.resource, intent)

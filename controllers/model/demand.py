@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from controllers.model.activity import Activity, activity
 from controllers.model.decision import Blocked
 from controllers.model.group import elect
-from controllers.model.member import group_of, member_of
+from controllers.model.member import group_of, keeps_loading, member_of
 from controllers.model.standing import stand
 from controllers.model.turns import take_turn
 
@@ -44,8 +44,9 @@ class Demand:
 
     `wanted` are those that requests call for. `idle` says why they call for none, `waiting` what
     the Model waits for although it leads its group, `because` why its leader leads. `until` is
-    when the answer may change by time alone. `standing` is None outside of groups, `swapped`
-    when the Model got its GPUs from another one, None if it did not.
+    when the answer may change by time alone. `keeps_loading`: its pods go on although its weights
+    are made anew. `standing` is None outside of groups, `swapped` is when the Model got its GPUs
+    from another one, None if it did not.
     """
 
     replicas: int
@@ -54,6 +55,7 @@ class Demand:
     waiting: str = ""
     because: str = ""
     until: datetime | None = None
+    keeps_loading: bool = False
     standing: Standing | None = None
     swapped: datetime | None = None
 
@@ -77,6 +79,7 @@ def demand(
         wanted if standing.is_active else 0,
         pods=group.pods,
         deployments=group.deployments,
+        yields_to=standing.yields_to,
     )
     return Demand(
         replicas=turn.replicas,
@@ -85,6 +88,7 @@ def demand(
         waiting=turn.waiting,
         because=election.because,
         until=min((at for at in (asked.until, election.until) if at is not None), default=None),
+        keeps_loading=keeps_loading(members[model.metadata.name], now),
         standing=standing,
         swapped=max(_losses_to(model.metadata.name, group), default=None),
     )

@@ -84,8 +84,12 @@ class Lookup:
             Pod, PODS_BY_MODEL, str(model.key), namespace=model.metadata.namespace
         )
 
-    async def group(self, model: Model) -> Group | None:
-        """Return what there is of the Model's shared GPU group, None when it is in none."""
+    async def group(self, model: Model, *, is_live: bool = False) -> Group | None:
+        """Return what there is of the Model's shared GPU group, None when it is in none.
+
+        With *is_live* the Deployments are read from the API server: a write whose answer was
+        lost is in no cache yet.
+        """
         name, namespace = group_of(model), model.metadata.namespace
         if not name:
             return None
@@ -94,6 +98,8 @@ class Lookup:
         pods = list(await self._client.by_index(Pod, PODS_BY_GROUP, key, namespace=namespace))
         for member in models:  # one that has just joined may have pods without the group's label
             pods += await self.pods(member)
+            if is_live:
+                await self._client.live_read(Deployment.resource, member.key)
         deployments = [await self.deployment(member) for member in models]
         return Group(
             models=tuple(models),

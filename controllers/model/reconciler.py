@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from controllers.model.activity import Use
     from controllers.model.decision import Plan
-    from controllers.model.demand import Demand
+    from controllers.model.demand import Demand, Group
     from controllers.model.lookup import ModelClient
     from controllers.model.metrics import ModelMetrics
     from flexinfer.apply.reverted import RevertObserver
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from flexinfer.recorder import EventRecorder
 
 _log = log.get_logger(__name__)
+
+# Until a Model is looked at again whose status has changed how many replicas it wants.
+_AT_ONCE = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,11 @@ class _Found:
     deployment: Deployment | None
     labelled: Sequence[Pod]
     pods: Sequence[Pod]
+
+    @property
+    def replicas(self) -> int:
+        """Return the replicas that the Deployment asks for."""
+        return self.deployment.spec.replicas if self.deployment else 0
 
 
 class ModelReconciler:
@@ -95,7 +103,10 @@ class ModelReconciler:
 
     async def reconcile(self, request: Request) -> Result:
         """Bring one Model nearer to what its spec asks for."""
-        async with self._groups.hold(await self._group(request)):
+        group = await self._group(request)
+        async with self._groups.hold(group):
+            if await self._group(request) != group:  # it has just changed: hold the other one
+                return Result(requeue_after=_AT_ONCE.total_seconds())
             try:
                 model = await self._client.get(Model, request)
             except DecodeError as error:
@@ -129,11 +140,13 @@ class ModelReconciler:
         now = found.now
         decision = await self._decide(model, found)
         use = use_of(model.status, found.pods)
-        wanted = demand(model, decision, use, await self._lookup.group(model), now=now)
+        wanted, group = await self._demand(model, decision, use, found)
         rollout = Rollout()
         if not isinstance(decision, Blocked):
             decision = replace(decision, replicas=wanted.replicas)
             rollout = await self._roll_out(model, decision, wanted, found)
+        if isinstance(decision, Blocked) or rollout.error is not None:
+            await self._park(model, wanted, found)
         observed = Observed(
             decision=decision,
             cache=rollout.cache,
@@ -145,9 +158,28 @@ class ModelReconciler:
             drift=rollout.drift,
             notes=rollout.notes,
         )
-        await self._report(model, observed, use, now)
+        new = await self._report(model, observed, use, now)
         await self._waking.settle(model.metadata)
-        return rollout.look_again(now, wanted.until, patience_ends(found.pods))
+        # By the status of now: how long a Model stays awake counts from when it turned Ready.
+        written = _with_status(model, new)
+        later = demand(written, decision, use_of(written.status, found.pods), group, now=now)
+        at_once = now + _AT_ONCE if later.replicas != wanted.replicas else None
+        return rollout.look_again(now, at_once, later.until, patience_ends(found.pods))
+
+    async def _demand(
+        self, model: Model, decision: Plan | Blocked, use: Use, found: _Found
+    ) -> tuple[Demand, Group | None]:
+        group = await self._lookup.group(model)
+        wanted = demand(model, decision, use, group, now=found.now)
+        if group is None or not wanted.replicas or found.replicas:
+            return wanted, group
+        group = await self._lookup.group(model, is_live=True)
+        return demand(model, decision, use, group, now=found.now), group
+
+    async def _park(self, model: Model, wanted: Demand, found: _Found) -> None:
+        standing = wanted.standing
+        if standing is not None and not standing.is_active and found.replicas:
+            await self._children.park(model)
 
     async def _look(self, model: Model) -> _Found:
         labelled = await self._lookup.pods(model)
@@ -211,7 +243,9 @@ class ModelReconciler:
             await self._children.job(model, cache.job)
         return replace(rollout, cache=cache)
 
-    async def _report(self, model: Model, observed: Observed, use: Use, now: datetime) -> None:
+    async def _report(
+        self, model: Model, observed: Observed, use: Use, now: datetime
+    ) -> ModelStatus:
         """Write the status, and tell whoever listens what became of the Model."""
         new = status.compute(model.metadata, model.status, observed, now=now)
         outcome = await self._status.write(Model.resource, model.metadata, new.wire())
@@ -228,6 +262,7 @@ class ModelReconciler:
                 action=notice.action,
                 note=notice.note,
             )
+        return new
 
     async def _report_misfit(self, request: Request, error: DecodeError) -> Result:
         """Write into the status that the Model does not fit its type, and wait for a change."""
@@ -244,8 +279,13 @@ class ModelReconciler:
 
 def _with_signal(model: Model, woken: datetime) -> Model:
     """Return the Model as it is once the signal that was just written has come back."""
-    signalled = model.status.model_copy(update={"last_active_time": woken})
-    return model.model_copy(update={"status": signalled})
+    return _with_status(model, model.status.model_copy(update={"last_active_time": woken}))
+
+
+def _with_status(model: Model, new: ModelStatus) -> Model:
+    signal = model.status.last_active_time
+    kept = new if new.last_active_time else new.model_copy(update={"last_active_time": signal})
+    return model.model_copy(update={"status": kept})
 
 
 def _readable_status(tree: Tree) -> ModelStatus:

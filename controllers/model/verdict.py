@@ -132,7 +132,8 @@ def _judge_plan(meta: ObjectMeta, plan: Plan, observed: Observed) -> Verdict:
     ready = deployment.status.ready_replicas if deployment else 0
     found = troubles(living(observed.pods))
     serves = deployment is not None and ready > 0 and _is_of(meta, deployment)
-    if cache is not None and not cache.may_start and not serves:
+    goes_on = serves or (observed.demand is not None and observed.demand.keeps_loading)
+    if cache is not None and not cache.may_start and not goes_on:
         text = _join(cache.message, *(trouble.text for trouble in found))
         phase = Phase.FAILED if cache.is_failed else Phase.PENDING
         return Verdict(phase, Reason.CACHE_NOT_READY, text)

@@ -33,6 +33,7 @@ def test_the_leader_is_active_at_the_head_of_the_queue() -> None:
     assert standing.status == status(ACTIVE, 0)
     assert standing.is_active
     assert not standing.is_preempted
+    assert not standing.yields_to
     assert not standing.lost_to
 
 
@@ -41,6 +42,7 @@ def test_the_incumbent_waits_for_the_leader_to_claim_and_calls_it() -> None:
     standing = stand(elect([WANTED, incumbent], NOW), incumbent, "g", NOW)
     assert standing.status == status(ACTIVE, 1, "a")
     assert standing.is_active
+    assert standing.yields_to == "a"
     assert not standing.lost_to
 
 
@@ -55,10 +57,14 @@ def test_an_incumbent_that_loses_pods_is_preempted_by_whom_and_when(phase: Phase
 
 
 @pytest.mark.parametrize("phase", [None, Phase.IDLE, Phase.PREEMPTED])
-def test_an_incumbent_without_pods_loses_nothing(phase: Phase | None) -> None:
-    incumbent = Member(name="b", state=ACTIVE, phase=phase, preempted_at=BEFORE)
-    standing = stand(elect([CLAIMED, incumbent], NOW), incumbent, "g", NOW)
+@pytest.mark.parametrize("leader", [WANTED, CLAIMED])
+def test_an_incumbent_without_pods_yields_at_once_and_loses_nothing(
+    phase: Phase | None, leader: Member
+) -> None:
+    incumbent = Member(name="b", state=ACTIVE, phase=phase, preempted_at=BEFORE, priority=1)
+    standing = stand(elect([leader, incumbent], NOW), incumbent, "g", NOW)
     assert standing.status == status(QUEUED, 1, "a", BEFORE)
+    assert not standing.yields_to
     assert not standing.lost_to
 
 

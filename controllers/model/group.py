@@ -191,10 +191,7 @@ def _recent(field: _Field) -> _Choice | None:
 
 def _stuck(field: _Field) -> _Choice | None:
     incumbent = field.incumbent
-    if incumbent is None:
-        return None
-    # Also before it has written that it runs, or whoever writes first would decide.
-    if not (incumbent.is_running or incumbent.is_warm or field.is_asked(incumbent)):
+    if incumbent is None or not incumbent.is_running:
         return None
     return incumbent, f"it is the turn of {incumbent.name} and nobody else needs the GPUs"
 

@@ -18,7 +18,8 @@
 | the scheduler finds no place | Pending | Unschedulable |
 | pods start | Pending, then Loading | StartingBackend |
 
-The first line that fits decides. Weights come before Idle, since waking would fail, and before
+The first line that fits decides. Pods of a group's leader that load go on while weights are made
+anew. Weights come before Idle, since waking would fail, and before
 Ready while pods serve an earlier spec.
 """
 
@@ -132,8 +133,8 @@ def _judge_plan(meta: ObjectMeta, plan: Plan, observed: Observed) -> Verdict:
     ready = deployment.status.ready_replicas if deployment else 0
     found = troubles(living(observed.pods))
     serves = deployment is not None and ready > 0 and _is_of(meta, deployment)
-    goes_on = serves or (observed.demand is not None and observed.demand.keeps_loading)
-    if cache is not None and not cache.may_start and not goes_on:
+    loads = not ready and observed.demand is not None and observed.demand.keeps_loading
+    if cache is not None and not cache.may_start and not serves and not loads:
         text = _join(cache.message, *(trouble.text for trouble in found))
         phase = Phase.FAILED if cache.is_failed else Phase.PENDING
         return Verdict(phase, Reason.CACHE_NOT_READY, text)

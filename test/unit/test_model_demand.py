@@ -151,7 +151,22 @@ def test_the_leader_waits_until_the_pods_of_the_others_are_gone() -> None:
     assert found.waiting == "waiting for the pods of b to go: 1 left"
     found = want(of, Group(models=(of, other), deployments=(deployment("b"),)))
     assert found.replicas == 0
-    assert "Deployment b" in found.waiting
+    assert "Deployment of b" in found.waiting
+
+
+def test_one_that_is_to_yield_starts_nothing_and_keeps_what_it_runs() -> None:
+    of = member(asked=10, shared=ACTIVE, phase="Pending", priority=1)
+    leader = member("b", 5)
+    found = want(of, Group(models=(of, leader)))
+    assert (found.replicas, found.wanted, found.waiting) == (0, 1, "making way for b")
+    assert want(of, Group(models=(of, leader), pods=(pod("m"),))).replicas == 1
+
+
+@pytest.mark.parametrize(("phase", "goes_on"), [("Loading", True), ("Pending", False)])
+def test_a_leader_that_was_asked_for_lately_goes_on_loading(phase: str, *, goes_on: bool) -> None:
+    of = member(asked=10, shared=ACTIVE, phase=phase)
+    assert want(of, Group(models=(of,))).keeps_loading is goes_on
+    assert not want(of).keeps_loading
 
 
 def test_all_but_the_leader_have_none_however_they_are_asked_for() -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from api.flexinfer.v1alpha2.model_types import Model
@@ -322,6 +322,7 @@ nodes_of_a_moment = st.lists(
 recent = st.integers(0, 29).map(lambda seconds: NOW - timedelta(seconds=seconds))
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(SPECS),
     nodes_of_a_moment,
@@ -344,6 +345,7 @@ def test_no_nodes_of_now_change_the_template_of_pods_that_were_placed(
     assert found.replicas == first.replicas
 
 
+@settings(deadline=None)
 @given(st.sampled_from(SPECS), nodes_of_a_moment, nodes_of_a_moment, st.integers(1, 3))
 def test_no_number_of_replicas_changes_the_template_of_pods_that_were_placed(
     spec: Tree, before: Sequence[Node], now: Sequence[Node], wanted: int

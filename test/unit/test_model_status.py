@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.flexinfer.v1alpha2.model_spec import CacheStrategy
@@ -353,6 +353,7 @@ observations = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(observations, observations)
 def test_whatever_is_seen_ready_says_why_and_saying_it_again_changes_nothing(
     before: Observed, after: Observed

@@ -389,6 +389,13 @@ def test_nodes_that_would_take_no_new_pod_fail_no_model_whose_pods_can_stay(
     assert found[2].endswith("; new pods have no place: no node")
 
 
+def test_a_leader_that_loads_goes_on_while_its_weights_are_made_anew() -> None:
+    loads = see(cache=cache(), demand=replace(LEADS, keeps_loading=True), pods=(RUNNING,))
+    assert verdict(loads)[:2] == (Phase.LOADING, Reason.STARTING_BACKEND)
+    earlier = replace(loads, deployment=deployment(1, generation=2))
+    assert verdict(earlier)[:2] == (Phase.PENDING, Reason.CACHE_NOT_READY)
+
+
 def test_without_an_answer_from_cache_and_group_pods_alone_decide() -> None:
     observed = Observed(decision=plan(), deployment=deployment(1))
     assert verdict(observed) == (Phase.READY, Reason.BACKEND_READY, "1 of 1 replicas are ready")

@@ -91,7 +91,7 @@ def test_what_we_cannot_have_recorded_counts_as_nothing(text: str) -> None:
         (2, 9, (), Spread.PREFERRED, "no access mode"),
     ],
 )
-def test_point_29_replicas_keep_apart_where_that_is_possible(
+def test_replicas_keep_apart_where_that_is_possible(
     replicas: int, fitting: int, modes: tuple[str, ...] | None, spread: Spread, says: str
 ) -> None:
     found, note = choose_spread(replicas, fitting, "c", modes)

@@ -90,6 +90,11 @@ def test_a_gpu_pod() -> None:
     assert deployment(GPU)["spec"]["strategy"] == NO_SURGE
 
 
+def test_the_pull_policy_is_kubernetes_own_unless_it_is_said() -> None:
+    assert "imagePullPolicy" not in container(GPU)
+    assert container(GPU | {"imagePullPolicy": "Always"})["imagePullPolicy"] == "Always"
+
+
 def test_ensure_deployment_cpu_does_not_request_gpu() -> None:
     spec = pod(BARE)
     (found,) = spec["containers"]

@@ -165,6 +165,12 @@ def plan_for(
     )
 
 
+def suits(model: Model, placement: Placement) -> bool:
+    """Tell whether nodes could have said this to what the spec asks of them."""
+    wish, accelerator = _wish(model), placement.accelerator
+    return accelerator.count == wish.count and accelerator.vendor in wish.vendors
+
+
 def claims_of(model: Model) -> tuple[str, ...]:
     """Return the claims whose changes concern the Model."""
     reading = read(model)

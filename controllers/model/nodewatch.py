@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which Models have to look again when a node comes, goes or changes. Pure.
 
-Only those that do not run, or could not place another pod: the others are not moved by nodes.
+Those that do not run, or could not place another pod; and those of several replicas, whose status
+says whether nodes suffice to keep them apart. The others are not moved by nodes.
 """
 
 from __future__ import annotations
@@ -48,11 +49,13 @@ class Unplaced:
 
     def _is_unplaced(self, stored: StoredObject) -> bool:
         try:
-            status = self._models.decode(Model, stored).status
+            model = self._models.decode(Model, stored)
         except DecodeError:
             return False  # whatever the nodes, its spec has to change first
-        conditions = (find(status.conditions, kind) for kind in _SETTLED)
-        return any(c is None or c.status is not ConditionStatus.TRUE for c in conditions)
+        conditions = (find(model.status.conditions, kind) for kind in _SETTLED)
+        return model.most_replicas > 1 or any(
+            c is None or c.status is not ConditionStatus.TRUE for c in conditions
+        )
 
 
 def _offer(stored: StoredObject) -> object:

@@ -47,11 +47,16 @@ def notices(previous: ModelStatus, new: ModelStatus, observed: Observed) -> Iter
     yield from _placement(previous, new)
     if _job_phase(new) == _JOB_FAILED != _job_phase(previous) and new.cache:
         yield Notice(EventType.WARNING, "CacheFailed", "Cache", new.cache.message or "")
-    if isinstance(observed.decision, Blocked):
-        return
-    if new.observed_generation != previous.observed_generation:
+    if isinstance(observed.decision, Blocked) or observed.decision.trouble is not None:
+        return  # told once nodes fit
+    if new.observed_generation != previous.observed_generation or not _is_schedulable(previous):
         for caveat in observed.decision.warnings:
             yield Notice(EventType.WARNING, caveat.reason, "Place", caveat.text)
+
+
+def _is_schedulable(status: ModelStatus) -> bool:
+    found = find(status.conditions, ConditionType.SCHEDULABLE)
+    return found is not None and found.status is ConditionStatus.TRUE
 
 
 def _placement(previous: ModelStatus, new: ModelStatus) -> Iterator[Notice]:

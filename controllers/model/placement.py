@@ -95,8 +95,9 @@ def choose_spread(
             "ReadOnlyMany to spread them"
         )
     if fitting < replicas:
+        nodes = "1 node fits" if fitting == 1 else f"{fitting} nodes fit"
         return Spread.PREFERRED, (
-            f"{fitting} nodes fit {replicas} replicas, so that replicas may share a node; "
+            f"{nodes} {replicas} replicas, so that replicas may share a node; "
             "add nodes to spread them"
         )
     return Spread.REQUIRED, ""

@@ -4,6 +4,7 @@
 | what is seen | the pods' template |
 |---|---|
 | no Deployment, no replicas, or nothing recorded on it | by the nodes of now |
+| the spec asks for other GPUs: how many, or of which vendor | by the nodes of now |
 | it changes anyway: another spec, another default image | by the nodes of now |
 | a pod has found no node for 30 s | by the nodes of now |
 | anything else | as it was |
@@ -18,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from controllers.model import desired
-from controllers.model.decision import Blocked, plan_for
+from controllers.model.decision import Blocked, plan_for, suits
 from controllers.model.placement import Placement, is_same_template, patience_ends
 from controllers.model.pods import living
 
@@ -46,6 +47,9 @@ def settle(  # noqa: PLR0913 - what is decided, and what it is held against
     recorded = Placement.of(live) if live is not None and live.spec.replicas else None
     ends = patience_ends(living(pods))
     if live is None or recorded is None or (ends is not None and ends <= now):
+        return fresh
+    # The template shows what was recorded, not what the spec asks for: that has to suit by itself.
+    if not suits(model, recorded):
         return fresh
     kept = plan_for(model, reading, recorded, environment)
     if isinstance(kept, Blocked):

@@ -6,7 +6,7 @@
 | the spec is wrong, or no node fits | Failed | the reason why |
 | the same, but pods of this very spec serve (nodes were cordoned) | Ready | BackendReady |
 | an object could not be applied | Failed | NotOurs, ApplyFailed, FieldImmutable |
-| the API server has a passing trouble with it, and no replica is ready | Pending | ApplyFailed |
+| the API server has a passing trouble with it, and it would not be Ready | Pending | ApplyFailed |
 | the weights are not there, and no pod of this spec serves | Pending, Failed | CacheNotReady |
 | another Model of the group took the GPUs | Preempted | Preempted |
 | another Model of the group has the GPUs, and this one is asked for | Pending | Preempted |
@@ -18,7 +18,8 @@
 | the scheduler finds no place | Pending | Unschedulable |
 | pods start | Pending, then Loading | StartingBackend |
 
-The first line that fits decides. Weights come before Idle, since waking would fail, and before
+The first line that fits decides. Pods of a group's leader that load go on while weights are made
+anew. Weights come before Idle, since waking would fail, and before
 Ready while pods serve an earlier spec.
 """
 
@@ -132,8 +133,8 @@ def _judge_plan(meta: ObjectMeta, plan: Plan, observed: Observed) -> Verdict:
     ready = deployment.status.ready_replicas if deployment else 0
     found = troubles(living(observed.pods))
     serves = deployment is not None and ready > 0 and _is_of(meta, deployment)
-    goes_on = serves or (observed.demand is not None and observed.demand.keeps_loading)
-    if cache is not None and not cache.may_start and not goes_on:
+    loads = not ready and observed.demand is not None and observed.demand.keeps_loading
+    if cache is not None and not cache.may_start and not serves and not loads:
         text = _join(cache.message, *(trouble.text for trouble in found))
         phase = Phase.FAILED if cache.is_failed else Phase.PENDING
         return Verdict(phase, Reason.CACHE_NOT_READY, text)

@@ -86,6 +86,7 @@ def test_what_we_cannot_have_recorded_counts_as_nothing(text: str) -> None:
         (2, 9, ("ReadWriteMany",), Spread.REQUIRED, ""),
         (2, 9, ("ReadWriteOnce", "ReadOnlyMany"), Spread.REQUIRED, ""),
         (3, 2, None, Spread.PREFERRED, "2 nodes fit 3 replicas"),
+        (2, 1, None, Spread.PREFERRED, "1 node fits 2 replicas, so that replicas may share"),
         (2, 9, ("ReadWriteOnce",), Spread.PREFERRED, "PersistentVolumeClaim c has ReadWriteOnce"),
         (2, 9, (), Spread.PREFERRED, "no access mode"),
     ],

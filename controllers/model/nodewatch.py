@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which Models have to look again when a node comes, goes or changes. Pure.
 
-Those that do not run, or could not place another pod; and those of several replicas, whose status
-says whether nodes suffice to keep them apart. The others are not moved by nodes.
+All those that nodes have a say in: on GPUs, or with more than one replica. Looking again moves no
+pod of a Model that runs; it brings up what waited for the node, and Schedulable stays true.
 """
 
 from __future__ import annotations
@@ -10,13 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from api.flexinfer.v1alpha2.model_types import Model
-from api.flexinfer.v1alpha2.reasons import ConditionType
-from flexinfer.conditions import find
 from flexinfer.errors import DecodeError
 from flexinfer.event import UpdateEvent
 from flexinfer.kinds.condition import is_true
 from flexinfer.kinds.node import Node
-from flexinfer.meta.condition import ConditionStatus
 from internal.gpu.inventory import gpus_of
 
 if TYPE_CHECKING:
@@ -27,9 +24,6 @@ if TYPE_CHECKING:
     from flexinfer.meta.envelope import StoredObject
     from flexinfer.reconcile import Request
 
-_SETTLED = (ConditionType.READY, ConditionType.SCHEDULABLE)
-
-
 def offer_changed(event: Event) -> bool:
     """Pass what changes which pods a node can take; heartbeats do not."""
     if not isinstance(event, UpdateEvent):
@@ -37,25 +31,22 @@ def offer_changed(event: Event) -> bool:
     return _offer(event.old) != _offer(event.new)
 
 
-class Unplaced:
-    """Find the Models in *models* that nodes can help or hinder."""
+class Placements:
+    """Find the Models in *models* in whose placement nodes have a say."""
 
     def __init__(self, models: Informer) -> None:
         self._models = models
 
     def of_node(self, _node: StoredObject) -> Iterable[Request]:
         """Return the Models to look at when a node has changed."""
-        return [stored.meta.key for stored in self._models.list() if self._is_unplaced(stored)]
+        return [stored.meta.key for stored in self._models.list() if self._is_placed(stored)]
 
-    def _is_unplaced(self, stored: StoredObject) -> bool:
+    def _is_placed(self, stored: StoredObject) -> bool:
         try:
             model = self._models.decode(Model, stored)
         except DecodeError:
             return False  # whatever the nodes, its spec has to change first
-        conditions = (find(model.status.conditions, kind) for kind in _SETTLED)
-        return model.most_replicas > 1 or any(
-            c is None or c.status is not ConditionStatus.TRUE for c in conditions
-        )
+        return model.gpu_count > 0 or model.most_replicas > 1
 
 
 def _offer(stored: StoredObject) -> object:

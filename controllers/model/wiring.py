@@ -12,7 +12,7 @@ from controllers.model.decision import claims_of
 from controllers.model.desired import shm_size
 from controllers.model.lookup import PODS_BY_MODEL
 from controllers.model.metrics import ModelMetrics
-from controllers.model.nodewatch import Unplaced, offer_changed
+from controllers.model.nodewatch import Placements, offer_changed
 from controllers.model.reconciler import ModelReconciler
 from controllers.model.siblings import Siblings
 from controllers.model.waking import last_active_changed
@@ -71,7 +71,7 @@ def set_up(manager: Manager, *, environment: Mapping[str, str] | None = None) ->
         .owns(Deployment, Service, Job)
         .watches(Pod, map_to=_model_of, labels=_MODEL_PODS)
         .watches(PersistentVolumeClaim, map_to=_by_claim(models))
-        .watches(Node, map_to=Unplaced(models).of_node, predicate=offer_changed)
+        .watches(Node, map_to=Placements(models).of_node, predicate=offer_changed)
         .watches(Model, map_to=group.of_model, predicate=group.hear_of_model)
         .watches(Pod, map_to=group.of_child, predicate=siblings.pod_went, labels=_MODEL_PODS)
         .watches(Deployment, map_to=group.of_child, predicate=siblings.deployment_rests)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from api.flexinfer.v1alpha2.model_types import Model
-from controllers.model.nodewatch import Unplaced, offer_changed
+from controllers.model.nodewatch import Placements, offer_changed
 from flexinfer.cache.informer import Informer, InformerOptions
 from flexinfer.envtest.simulated import SimulatedApi
 from flexinfer.event import CreateEvent, DeleteEvent, UpdateEvent
@@ -73,27 +73,11 @@ def test_a_node_that_nobody_can_read_offers_nothing_before_and_after() -> None:
     assert not offer_changed(update(MISFIT, MISFIT))
 
 
-def stored(
-    name: str, ready: str = "True", schedulable: str = "True", *said: str, replicas: int = 0
-) -> StoredObject:
-    conditions = [
-        {
-            "type": type_,
-            "status": status,
-            "reason": "Because",
-            "message": "",
-            "lastTransitionTime": "2026-01-01T00:00:00Z",
-        }
-        for type_, status in (("Ready", ready), ("Schedulable", schedulable))
-        if not said or type_ in said
-    ]
+def stored(name: str, **spec: object) -> StoredObject:
     meta = {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"}
-    spec = {
-        "backend": "vllm",
-        "source": "HF://o/m",
-        "serverless": {"minReplicas": replicas},
-    }
-    return stored_from({"metadata": meta, "spec": spec, "status": {"conditions": conditions}})
+    return stored_from(
+        {"metadata": meta, "spec": {"backend": "vllm", "source": "HF://o/m", **spec}}
+    )
 
 
 def woken(*models: StoredObject) -> set[str]:
@@ -101,27 +85,22 @@ def woken(*models: StoredObject) -> set[str]:
     informer = Informer(SimulatedApi(Model.resource), Model.resource, options=options)
     for model in models:
         informer.changed("ADDED", model)
-    found = list(Unplaced(informer).of_node(node()))
+    found = list(Placements(informer).of_node(node()))
     assert {key.namespace for key in found} <= {"ns"}
     return {key.name for key in found}
 
 
-def test_point_28_what_does_not_run_is_judged_anew_when_nodes_change() -> None:
-    waiting = (
-        stored("blocked", "False", "False"),
-        stored("idle", "False"),
-        stored("unknown", "Unknown"),
-        stored("serves-but-has-no-place", "True", "False"),
-        stored("new", "True", "True", "None"),
-        stored("half-said", "True", "True", "Ready"),
-    )
-    assert woken(stored("serves"), *waiting) == {model.meta.name for model in waiting}
+def test_point_28_models_on_gpus_are_judged_anew_when_nodes_change() -> None:
+    assert woken(stored("gpu", gpu={}), stored("cpu"), stored("said", gpu={"vendor": "cpu"})) == {
+        "gpu"
+    }
 
 
 def test_point_29_several_replicas_hear_whether_nodes_suffice_to_keep_them_apart() -> None:
-    assert woken(stored("one", replicas=1), stored("two", replicas=2)) == {"two"}
+    one, two = ({"minReplicas": number} for number in (1, 2))
+    assert woken(stored("one", serverless=one), stored("two", serverless=two)) == {"two"}
 
 
-def test_nodes_are_no_news_to_what_serves_nor_to_what_does_not_fit_its_type() -> None:
+def test_nodes_are_no_news_to_what_does_not_fit_its_type() -> None:
     misfit = {"metadata": {"name": "bad", "namespace": "ns", "uid": "bad"}, "spec": 7}
-    assert woken(stored("serves"), stored_from(misfit)) == set()
+    assert woken(stored_from(misfit)) == set()

@@ -160,7 +160,7 @@ REPORTED = {
     "an unknown backend": (
         {"backend": "tensorrt"},
         "BackendUnsupported",
-        "spec.backend 'tensorrt' is unknown; use comfyui, diffusers, llamacpp, mlc-llm, ollama, vllm",
+        "spec.backend 'tensorrt' is unknown; use comfyui, diffusers, llamacpp, mlc-llm, ollama",
     ),
     "a backend without GPUs": (
         {"backend": "vllm", "config": {}},

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flexinfer.envtest import volumes
 from flexinfer.envtest.behaviour import BEHAVIOUR, EXIT_CODE, MESSAGE, Behaviour
 from flexinfer.envtest.eventually import eventually
 from flexinfer.envtest.ports import free_ports

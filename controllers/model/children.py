@@ -77,6 +77,11 @@ class Children:
         """Apply the Deployment."""
         labels = desired.selector(model, live)
         intent = desired.deployment(model, plan, labels, self._environment)
+        if plan.keeps_template:
+            # What we hold and leave out of an apply would go, so the live one is said again.
+            stored = await self._client.read(Deployment.resource, model.key)
+            tree = stored.tree(Deployment.resource) if stored else {"spec": {}}
+            intent["spec"]["template"] = tree["spec"].get("template")
         return await self._apply_ports(model, Deployment.resource, intent)
 
     async def park(self, model: Model) -> None:

@@ -60,7 +60,8 @@ class Plan:
 
     `replicas` are those of now, `most` those that run while somebody asks for the Model. `notes`
     are what the user asked for and does not get; `warnings` are for events. `trouble` is why
-    nodes would take no new pod, where those that there are can stay.
+    nodes would take no new pod, where those that there are can stay. With `keeps_template` what
+    pods are made of is not touched.
     """
 
     backend: Backend
@@ -74,6 +75,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     warnings: tuple[Caveat, ...] = ()
     trouble: Blocked | None = None
+    keeps_template: bool = False
 
     @property
     def claim(self) -> str:

@@ -82,7 +82,7 @@ def deployment(
 
     *environment* may hold DEFAULT_SHM_SIZE_LIMIT.
     """
-    template = {
+    template: Tree = {
         "metadata": {
             "labels": {**pod_labels(model, plan), **labels},
             "annotations": pod_annotations(model, plan),
@@ -90,10 +90,11 @@ def deployment(
         "spec": _pod_spec(model, plan, labels, shm_size(environment)),
     }
     metadata = _metadata(model, plan)
+    hashed = names.INHERITED if plan.keeps_template else template_hash(template)
     metadata["annotations"] |= {
         names.GENERATION_ANNOTATION: str(model.metadata.generation),
         names.PLACEMENT_ANNOTATION: plan.placement.encode(),
-        names.TEMPLATE_ANNOTATION: template_hash(template),
+        names.TEMPLATE_ANNOTATION: hashed,
     }
     return {
         "apiVersion": Deployment.resource.api_version,
@@ -103,7 +104,7 @@ def deployment(
             "replicas": plan.replicas,
             "selector": {"matchLabels": dict(labels)},
             "strategy": _strategy(plan),
-            "template": template,
+            **({} if plan.keeps_template else {"template": template}),
         },
     }
 
@@ -174,7 +175,10 @@ def _apart(labels: Mapping[str, str], spread: Spread) -> Tree:
         "topologyKey": "kubernetes.io/hostname",
     }
     if spread is Spread.REQUIRED:
-        return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        # Among the pods of one template: those of the last one would keep the next off their
+        # nodes, and a rollout that relaxes the rule would wait for a place for ever.
+        rule = term | {"matchLabelKeys": ["pod-template-hash"]}
+        return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [rule]}}
     wish = {"weight": _HEAVIEST, "podAffinityTerm": term}
     return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}}
 

@@ -19,6 +19,8 @@ GENERATION_ANNOTATION = "flexinfer.ai/model-generation"
 # On the Deployment: what nodes decided of the template, and the template itself, hashed.
 PLACEMENT_ANNOTATION = "flexinfer.ai/placement"
 TEMPLATE_ANNOTATION = "flexinfer.ai/template"
+# In place of the hash: another version made the template, and it is left alone.
+INHERITED = "inherited"
 SERVICE_LABELS_ANNOTATION = "flexinfer.ai/service-labels"
 SERVED_MODEL_ANNOTATION = "litellm.flexinfer.ai/served-model"
 ALIASES_ANNOTATION = "litellm.flexinfer.ai/aliases"

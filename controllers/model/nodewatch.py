@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from flexinfer.meta.envelope import StoredObject
     from flexinfer.reconcile import Request
 
+
 def offer_changed(event: Event) -> bool:
     """Pass what changes which pods a node can take; heartbeats do not."""
     if not isinstance(event, UpdateEvent):

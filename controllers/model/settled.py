@@ -3,13 +3,15 @@
 
 | what is seen | the pods' template |
 |---|---|
-| no Deployment, no replicas, or nothing recorded on it | by the nodes of now |
+| no Deployment, or no replicas | by the nodes of now |
+| it is another version's, and the spec is still the one that it was taken over with | as it was |
 | the spec asks for other GPUs: how many, or of which vendor | by the nodes of now |
 | it changes anyway: another spec, another default image | by the nodes of now |
 | a pod has found no node for 30 s | by the nodes of now |
 | anything else | as it was |
 
-So a cordon, or a node that comes or goes, restarts no pod. What the nodes of now say stands in
+So a cordon, a node that comes or goes, or a newer FlexInfer that takes over from an older one
+restarts no pod. What the nodes of now say stands in
 the status all the same.
 """
 
@@ -18,7 +20,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from controllers.model import desired
+from controllers.model import desired, names
 from controllers.model.decision import Blocked, plan_for, suits
 from controllers.model.placement import Placement, is_same_template, patience_ends
 from controllers.model.pods import living
@@ -44,19 +46,46 @@ def settle(  # noqa: PLR0913 - what is decided, and what it is held against
     now: datetime,
 ) -> Plan | Blocked:
     """Return *fresh*, which the nodes of now decided, or what was recorded on *live* earlier."""
-    recorded = Placement.of(live) if live is not None and live.spec.replicas else None
     ends = patience_ends(living(pods))
-    if live is None or recorded is None or (ends is not None and ends <= now):
+    if live is None or not live.spec.replicas or (ends is not None and ends <= now):
         return fresh
-    # The template shows what was recorded, not what the spec asks for: that has to suit by itself.
-    if not suits(model, recorded):
-        return fresh
-    kept = plan_for(model, reading, recorded, environment)
-    if isinstance(kept, Blocked):
-        return fresh
-    intent = desired.deployment(model, kept, desired.selector(model, live), environment)
-    if not is_same_template(live, intent):
+    if _is_inherited(model, live):
+        return fresh if isinstance(fresh, Blocked) else replace(fresh, keeps_template=True)
+    kept = _kept(model, reading, live, environment)
+    if kept is None:
         return fresh
     if isinstance(fresh, Blocked):
         return replace(kept, trouble=fresh)
     return replace(kept, notes=fresh.notes, warnings=fresh.warnings)
+
+
+def _kept(
+    model: Model, reading: Reading, live: Deployment, environment: Mapping[str, str]
+) -> Plan | None:
+    """Return the plan by what is recorded on *live*, if that comes to the pods that it has."""
+    recorded = Placement.of(live)
+    # The template shows what was recorded, not what the spec asks for: that has to suit by itself.
+    if recorded is None or not suits(model, recorded):
+        return None
+    kept = plan_for(model, reading, recorded, environment)
+    if isinstance(kept, Blocked):
+        return None
+    intent = desired.deployment(model, kept, desired.selector(model, live), environment)
+    return kept if is_same_template(live, intent) else None
+
+
+def _is_inherited(model: Model, live: Deployment) -> bool:
+    """Tell whether the template was made by another version, for the spec of now.
+
+    Which spec it was made for is not known of versions that did not say; it is taken for this one.
+    """
+    annotations = live.metadata.annotations
+    made_for = annotations.get(names.GENERATION_ANNOTATION)
+    is_same_spec = made_for == str(model.metadata.generation)
+    match annotations.get(names.TEMPLATE_ANNOTATION):
+        case None:
+            return made_for is None or is_same_spec
+        case names.INHERITED:
+            return is_same_spec
+        case _:
+            return False

@@ -24,6 +24,7 @@ _ENDS = frozenset(
         "reconcile failed",
         "reconcile lost a race and is tried again",
         "reconcile cancelled by the stop",
+        "reconcile cancelled, its name stays queued",
     }
 )
 

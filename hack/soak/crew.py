@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/flexinfer-system/leases/flexinfer-manager"
 # Lease, renew deadline and retry period of the soak, in seconds: a fifth of the defaults.
 TIMES = (3.0, 2.0, 0.4)
+SPARED = "manager-0"
+"""Is never ended, only made to hang: its memory is measured from the first minute to the last."""
 _OK = 200
 
 
@@ -34,6 +36,7 @@ class Member:
     pid: int
     probe_port: int
     started: float
+    born: datetime
     rss: list[tuple[float, float]] = field(default_factory=list)
     """Seconds since the start of the process, and MiB."""
 
@@ -45,6 +48,7 @@ class Crew:
         self._plane = plane
         self._folder = folder
         self.kills: list[tuple[str, datetime]] = []
+        self.pauses: list[tuple[str, datetime]] = []
         self.past: list[Member] = []
         self.members = {
             f"manager-{number}": self._start(f"manager-{number}") for number in range(count)
@@ -70,7 +74,7 @@ class Crew:
                 "--log-format=json",
             ],
         )
-        return Member(name, pid, probe_port, time.monotonic())
+        return Member(name, pid, probe_port, time.monotonic(), datetime.now(UTC))
 
     def holder(self) -> str:
         """Return the identity that holds the Lease, empty for none."""
@@ -101,6 +105,7 @@ class Crew:
 
     def pause(self, member: Member, seconds: float) -> None:
         """Let a member hang, as on a machine that is out of memory, and go on."""
+        self.pauses.append((member.name, datetime.now(UTC)))
         self._plane.processes.send(member.name, signal.SIGSTOP)
         time.sleep(seconds)
         self._plane.processes.send(member.name, signal.SIGCONT)

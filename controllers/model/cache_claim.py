@@ -108,6 +108,15 @@ def shrink_note(model: Model, live: PersistentVolumeClaim) -> str:
     )
 
 
+def unbound_growth_note(model: Model, live: PersistentVolumeClaim) -> str:
+    """Say that the claim grows later: one that is not bound cannot change; empty if it need not."""
+    size = (model.spec.cache or CacheSpec()).size
+    asked = _amount(live.spec.resources.requests)
+    if live.is_bound or asked is None or size <= asked:
+        return ""
+    return f"PersistentVolumeClaim {live.metadata.name} grows to {size} once it is bound"
+
+
 def growth_note(model: Model, live: PersistentVolumeClaim) -> str:
     """Say that the claim is about to grow; empty when it is not."""
     size = (model.spec.cache or CacheSpec()).size

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, NamedTuple
 
 from api.flexinfer.v1alpha2.model_types import Model
 from controllers.model import cache_claim, desired, names
@@ -40,6 +41,23 @@ if TYPE_CHECKING:
 
 _log = log.get_logger(__name__)
 
+# Seconds until a claim that could not grow is asked again: its class may allow it by then.
+_GROW_AGAIN = 300.0
+
+
+class _Growth(NamedTuple):
+    """Be a growth that was refused: of which claim, for which spec, why, and when."""
+
+    uid: str
+    generation: int
+    note: str
+    at: float
+
+    def holds(self, live: PersistentVolumeClaim, generation: int) -> bool:
+        """Tell whether asking again would only be refused again."""
+        is_same = (self.uid, self.generation) == (live.metadata.uid, generation)
+        return is_same and time.monotonic() - self.at < _GROW_AGAIN
+
 
 class Children:
     """Apply the Service, the Deployment, the claim and the Jobs of Models.
@@ -58,10 +76,15 @@ class Children:
         self._client = client
         self._environment = environment
         self._applier = Applier(client, field_manager=names.FIELD_MANAGER, on_reverted=on_reverted)
+        self._refused_growth: dict[NamespacedName, _Growth] = {}
 
     def forget(self, key: NamespacedName) -> None:
         """Drop what is remembered of the children of a Model that is gone."""
         self._applier.forget(Model.resource, key)
+        # What is retained has no owner, so it is remembered by its own name.
+        claim = Request(key.namespace, names.made_claim(key.name))
+        self._applier.forget(PersistentVolumeClaim.resource, claim)
+        self._refused_growth.pop(key, None)
 
     async def service(
         self, model: Model, plan: Plan, live: Deployment | None, demand: Demand
@@ -122,14 +145,30 @@ class Children:
             return (), ""  # nothing can be changed in what is about to go
         if live is not None:
             await self._hand_over(model, live.meta)
-        try:
-            return await self._apply_claim(model, cache_claim.claim(model, name)), ""
-        except (ForbiddenError, InvalidError) as error:
-            size = await self._size(key)
-            if not size:
-                raise
-            refused = f"PersistentVolumeClaim {name} cannot grow: {error}"
-        return await self._apply_claim(model, cache_claim.claim(model, name, size=size)), refused
+        found = await self._client.get(PersistentVolumeClaim, key)
+        size, note = self._size_to_keep(model, found)
+        if not note:
+            try:
+                return await self._apply_claim(model, cache_claim.claim(model, name)), ""
+            except (ForbiddenError, InvalidError) as error:
+                if not size or found is None:
+                    raise
+                note = f"PersistentVolumeClaim {name} cannot grow: {error}"
+                growth = _Growth(
+                    found.metadata.uid, model.metadata.generation, note, time.monotonic()
+                )
+                self._refused_growth[model.key] = growth
+        return await self._apply_claim(model, cache_claim.claim(model, name, size=size)), note
+
+    def _size_to_keep(self, model: Model, live: PersistentVolumeClaim | None) -> tuple[str, str]:
+        """Return the size of the claim, and why it is not to be asked to grow now, if so."""
+        if live is None:
+            return "", ""
+        size = live.spec.resources.requests.get("storage", "")
+        refused = self._refused_growth.get(model.key)
+        if refused is not None and refused.holds(live, model.metadata.generation):
+            return size, refused.note
+        return size, cache_claim.unbound_growth_note(model, live)
 
     async def _apply_ports(self, model: Model, resource: Resource, intent: Tree) -> Sequence[str]:
         """Apply what has ports; those that somebody renumbered are taken back first."""
@@ -157,10 +196,6 @@ class Children:
         self._applier.forget(Model.resource, model.key)
         self._applier.forget(PersistentVolumeClaim.resource, live.key)
         await self._patch(PersistentVolumeClaim.resource, live.key, patch)
-
-    async def _size(self, key: NamespacedName) -> str:
-        live = await self._client.get(PersistentVolumeClaim, key)
-        return live.spec.resources.requests.get("storage", "") if live else ""
 
     async def _reclaim_ports(self, model: Model, resource: Resource, intent: Tree) -> bool:
         """Take back ports that somebody renumbered; tell whether there were any."""

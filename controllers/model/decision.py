@@ -61,7 +61,7 @@ class Plan:
     `replicas` are those of now, `most` those that run while somebody asks for the Model. `notes`
     are what the user asked for and does not get; `warnings` are for events. `trouble` is why
     nodes would take no new pod, where those that there are can stay. With `keeps_template` what
-    pods are made of is not touched.
+    pods are made of is not touched. `spread_note` says that replicas may share a node.
     """
 
     backend: Backend
@@ -76,6 +76,7 @@ class Plan:
     warnings: tuple[Caveat, ...] = ()
     trouble: Blocked | None = None
     keeps_template: bool = False
+    spread_note: str = ""
 
     @property
     def claim(self) -> str:
@@ -130,9 +131,7 @@ def decide(
     spread, note = choose_spread(model.most_replicas, fitting, reading.cache.claim, modes)
     placement = Placement(accelerator=found, spread=spread)
     plan = plan_for(model, reading, placement, environment)
-    if isinstance(plan, Blocked) or not note:
-        return plan
-    return replace(plan, notes=(*plan.notes, note))
+    return plan if isinstance(plan, Blocked) else replace(plan, spread_note=note)
 
 
 def plan_for(

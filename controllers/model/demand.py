@@ -43,17 +43,16 @@ class Demand:
     """Be the replicas to ask for now, and how the answer came about.
 
     `wanted` are those that requests call for. `idle` says why they call for none, `waiting` what
-    the Model waits for although it leads its group, `because` why its leader leads. `until` is
-    when the answer may change by time alone. `keeps_loading`: its pods go on although its weights
-    are made anew. `standing` is None outside of groups, `swapped` is when the Model got its GPUs
-    from another one, None if it did not.
+    the Model waits for although it leads its group. `until` is when the answer may change by time
+    alone. `keeps_loading`: its pods go on although its weights are made anew. `standing` is None
+    outside of groups, `swapped` is when the Model got its GPUs from another one, None if it did
+    not.
     """
 
     replicas: int
     wanted: int
     idle: str = ""
     waiting: str = ""
-    because: str = ""
     until: datetime | None = None
     keeps_loading: bool = False
     standing: Standing | None = None
@@ -86,7 +85,6 @@ def demand(
         wanted=wanted,
         idle=asked.because,
         waiting=turn.waiting,
-        because=election.because,
         until=min((at for at in (asked.until, election.until) if at is not None), default=None),
         keeps_loading=keeps_loading(members[model.metadata.name], now),
         standing=standing,

@@ -47,6 +47,11 @@ CONTAINER = "model"
 PORT = "http"
 
 
+def made_claim(model: str) -> str:
+    """Return the name of the claim made for the Model of that name."""
+    return f"{model}-cache"
+
+
 def selector_labels(model: Model) -> dict[str, str]:
     """Return the labels that select the Model's pods for as long as it lives."""
     return {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from api.flexinfer.v1alpha2.model_status import ModelStatus
     from controllers.model.verdict import Observed
 
-_BLOCKED = {
+_BLOCKED: dict[str, str] = {
     Reason.NO_MATCHING_NODES: "GPUDetectionFailed",
     Reason.AMBIGUOUS_GPU_VENDOR: "GPUDetectionFailed",
     Reason.VRAM_INSUFFICIENT: "VRAMInsufficient",
@@ -64,7 +64,7 @@ def _placement(previous: ModelStatus, new: ModelStatus) -> Iterator[Notice]:
     if now is None or now.status is ConditionStatus.TRUE:
         return
     if before is None or (before.status, before.reason) != (now.status, now.reason):
-        reason = next((name for r, name in _BLOCKED.items() if r == now.reason), _INVALID)
+        reason = _BLOCKED.get(now.reason, _INVALID)
         yield Notice(EventType.WARNING, reason, "Place", now.message)
 
 

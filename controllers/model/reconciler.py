@@ -146,7 +146,7 @@ class ModelReconciler:
             decision = replace(decision, replicas=wanted.replicas)
             rollout = await self._roll_out(model, decision, wanted, found)
         if isinstance(decision, Blocked) or rollout.error is not None:
-            await self._park(model, wanted, found)
+            rollout = await self._park(model, wanted, found, rollout)
         observed = Observed(
             decision=decision,
             cache=rollout.cache,
@@ -171,15 +171,22 @@ class ModelReconciler:
     ) -> tuple[Demand, Group | None]:
         group = await self._lookup.group(model)
         wanted = demand(model, decision, use, group, now=found.now)
-        if group is None or not wanted.replicas or found.replicas:
+        is_cached = model.status.cache is not None and model.status.cache.ready
+        if group is None or not wanted.replicas or found.replicas or not is_cached:
             return wanted, group
         group = await self._lookup.group(model, is_live=True)
         return demand(model, decision, use, group, now=found.now), group
 
-    async def _park(self, model: Model, wanted: Demand, found: _Found) -> None:
+    async def _park(self, model: Model, wanted: Demand, found: _Found, rollout: Rollout) -> Rollout:
+        """End the pods of a Model that lost its GPUs and cannot be rolled out."""
         standing = wanted.standing
-        if standing is not None and not standing.is_active and found.replicas:
+        if standing is None or standing.is_active or not found.replicas:
+            return rollout
+        try:
             await self._children.park(model)
+        except REFUSALS as error:
+            return replace(rollout, error=rollout.error or error)
+        return rollout
 
     async def _look(self, model: Model) -> _Found:
         labelled = await self._lookup.pods(model)
@@ -273,7 +280,9 @@ class ModelReconciler:
         observed = Observed(decision=Blocked(reason=Reason.INVALID_SPEC, message=str(error)))
         previous = _readable_status(stored.tree(Model.resource))
         new = status.compute(stored.meta, previous, observed, now=self._now())
-        await self._status.write(Model.resource, stored.meta, new.wire())
+        outcome = await self._status.write(Model.resource, stored.meta, new.wire())
+        before = new if outcome is Outcome.UNCHANGED else previous
+        self._metrics.observe(stored.meta.key, before, new, Start(backend=""))
         return Result()
 
 

@@ -4,15 +4,15 @@
 | what is seen | the pods' template |
 |---|---|
 | no Deployment, or no replicas | by the nodes of now |
-| it is another version's, and the spec is still the one that it was taken over with | as it was |
+| it says nothing of its template, and the spec is the one that it was taken over with | as it was |
 | the spec asks for other GPUs: how many, or of which vendor | by the nodes of now |
 | it changes anyway: another spec, another default image | by the nodes of now |
 | a pod has found no node for 30 s | by the nodes of now |
 | anything else | as it was |
 
-So a cordon, a node that comes or goes, or a newer FlexInfer that takes over from an older one
-restarts no pod. What the nodes of now say stands in
-the status all the same.
+So a cordon, or a node that comes or goes, restarts no pod, and neither does taking over a
+Deployment that says nothing of its template, as those of older operators. What the nodes of now
+say stands in the status all the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from controllers.model import desired, names
 from controllers.model.decision import Blocked, plan_for, suits
-from controllers.model.placement import Placement, is_same_template, patience_ends
+from controllers.model.placement import Placement, Spread, is_same_template, patience_ends
 from controllers.model.pods import living
 
 if TYPE_CHECKING:
@@ -56,7 +56,16 @@ def settle(  # noqa: PLR0913 - what is decided, and what it is held against
         return fresh
     if isinstance(fresh, Blocked):
         return replace(kept, trouble=fresh)
-    return replace(kept, notes=fresh.notes, warnings=fresh.warnings)
+    note = _spread_note(kept, fresh)
+    return replace(kept, notes=fresh.notes, warnings=fresh.warnings, spread_note=note)
+
+
+def _spread_note(kept: Plan, fresh: Plan) -> str:
+    """Say how replicas keep apart by the template that they have."""
+    if kept.spread is Spread.REQUIRED or kept.most <= 1:
+        return ""
+    later = "replicas may share a node until their template changes; then they keep apart"
+    return fresh.spread_note or later
 
 
 def _kept(

@@ -72,7 +72,7 @@ def _conditions(
 ) -> list[Condition]:
     """Return this controller's conditions; ImmutableFieldDrift is there only while it is true."""
     statements = list(_statements(observed, verdict))
-    said = {type_ for type_, *_ in statements}
+    said = {type_ for type_, *_ in statements} | _not_looked_at(observed)
     found = [c for c in previous.conditions if c.type in said]
     for type_, holds, reason, message in statements:
         found = conditions.set_condition(
@@ -85,6 +85,16 @@ def _conditions(
             now=now,
         )
     return found
+
+
+def _not_looked_at(observed: Observed) -> set[ConditionType]:
+    """Return the conditions of which nothing was learned this time: they stay as they were."""
+    kept = set[ConditionType]()
+    if observed.cache is None:
+        kept.add(ConditionType.CACHED)
+    if observed.problem is not None:
+        kept.add(ConditionType.IMMUTABLE_FIELD_DRIFT)
+    return kept
 
 
 def _statements(observed: Observed, verdict: Verdict) -> Iterator[_Statement]:

@@ -63,9 +63,10 @@ class Problem:
 class Observed:
     """Be everything that the status is computed from, beside the Model itself.
 
-    `cache` and `demand` are None when nothing can be rolled out. `deployment` is the Model's own
-    or None; `gpu` is where the newest placed pod runs, None when none was placed; `drift` are
-    immutable fields that are not what the spec asks for, `notes` what else a user should know.
+    `cache` is None when nothing was looked at, `demand` for what does not fit its type.
+    `deployment` is the Model's own or None; `gpu` is where the newest placed pod runs, None when
+    none was placed; `drift` are immutable fields that are not what the spec asks for, `notes` what
+    else a user should know.
     """
 
     decision: Plan | Blocked
@@ -106,7 +107,7 @@ def judge(meta: ObjectMeta, observed: Observed) -> Verdict:
             return Verdict(Phase.PENDING, problem.reason, problem.message)
         return Verdict(verdict.phase, verdict.reason, _join(verdict.message, problem.message))
     trouble = f"new pods have no place: {decision.trouble.message}" if decision.trouble else ""
-    notes = (*decision.notes, *observed.notes)
+    notes = (decision.spread_note, *decision.notes, *observed.notes)
     text = _join(verdict.message, trouble, _pause(observed.deployment), *notes)
     return Verdict(verdict.phase, verdict.reason, text)
 
@@ -163,9 +164,9 @@ def _resting(demand: Demand) -> Verdict | None:
     standing = demand.standing
     if standing is not None and not standing.is_active:
         if standing.is_preempted:
-            return Verdict(Phase.PREEMPTED, Reason.PREEMPTED, _lost(standing, demand.because))
+            return Verdict(Phase.PREEMPTED, Reason.PREEMPTED, _lost(standing))
         if demand.wanted:
-            return Verdict(Phase.PENDING, Reason.PREEMPTED, _queued(standing, demand.because))
+            return Verdict(Phase.PENDING, Reason.PREEMPTED, _queued(standing))
     if demand.replicas:
         return None
     if demand.waiting:
@@ -173,20 +174,17 @@ def _resting(demand: Demand) -> Verdict | None:
     return Verdict(Phase.IDLE, Reason.WAITING_FOR_ACTIVATION, demand.idle)
 
 
-def _lost(standing: Standing, because: str) -> str:
+def _lost(standing: Standing) -> str:
     status = standing.status
     when = f" at {status.preempted_at:%Y-%m-%dT%H:%M:%SZ}" if status.preempted_at else ""
-    return (
-        f"Preempted{when}: {status.preempted_by} has the GPUs of group {status.group_name} "
-        f"({because})"
-    )
+    return f"Preempted{when}: {status.preempted_by} has its turn in group {status.group_name}"
 
 
-def _queued(standing: Standing, because: str) -> str:
+def _queued(standing: Standing) -> str:
     status = standing.status
     return (
-        f"Waiting for the GPUs of group {status.group_name}, place {status.queue_position} in the "
-        f"queue: {status.preempted_by} has them ({because})"
+        f"Waiting for its turn in group {status.group_name}, place {status.queue_position} in the "
+        f"queue: {status.preempted_by} is first"
     )
 
 
@@ -220,6 +218,8 @@ def _pause(deployment: Deployment | None) -> str:
 
 def _earlier(deployment: Deployment) -> str:
     """Say that a rollout is not done; a Model serves all the while."""
+    if deployment.status.observed_generation < deployment.metadata.generation:
+        return "the rollout of this spec begins"
     earlier = deployment.status.replicas - deployment.status.updated_replicas
     return f"pods that run an earlier spec: {earlier}" if earlier > 0 else ""
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flexinfer.envtest.ports import LOOPBACK, free_ports
-from hack.localcluster.processes import http_get
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,11 +120,6 @@ class Crew:
             rss = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
             age = time.monotonic() - member.started
             member.rss.append((age, int(rss.split()[1]) / 1024))
-
-    def all_ready(self) -> bool:
-        """Tell whether every member says that it is ready."""
-        urls = [f"http://{LOOPBACK}:{m.probe_port}/readyz" for m in self.members.values()]
-        return all(http_get(url)[0] == _OK for url in urls)
 
     def lines(self) -> Sequence[tuple[str, dict[str, object]]]:
         """Return every line of every log as JSON, with the member it is of."""

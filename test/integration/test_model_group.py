@@ -53,7 +53,7 @@ async def test_demand_of_a_higher_priority_preempts_and_never_do_two_have_pods(
         together = await pods_together(models, until="high")
         assert not together
         await models.reaches("high", "BackendReady", phase="Ready")
-        lost = await models.reaches("low", "Preempted", phase="Preempted", text="high has the GPUs")
+        lost = await models.reaches("low", "Preempted", phase="Preempted", text="high has its turn")
         assert (active_services(models, "low"), active_services(models, "high")) == ("", "chat")
         events = models.plane.admin.get(
             f"/apis/events.k8s.io/v1/namespaces/{models.namespace}/events"

@@ -94,7 +94,7 @@ def test_a_model_that_nobody_asked_for_wants_none_and_says_why() -> None:
     found = want(model())
     assert (found.replicas, found.wanted, found.until) == (0, 0, None)
     assert "it was not asked for yet" in found.idle
-    assert (found.standing, found.swapped, found.waiting, found.because) == (None, None, "", "")
+    assert (found.standing, found.swapped, found.waiting) == (None, None, "")
 
 
 def test_a_model_that_was_asked_for_is_awake_until_its_backend_counts_as_idle() -> None:
@@ -138,7 +138,6 @@ def test_the_leader_has_its_replicas_when_nobody_is_in_its_way() -> None:
     group = Group(models=(of, other), pods=(pod("m"),), deployments=(deployment("b", 0),))
     found = want(of, group)
     assert (found.replicas, found.wanted, found.waiting) == (1, 1, "")
-    assert found.because == "m was asked for"
     assert found.standing is not None
     assert (found.standing.status.state, found.standing.status.group_name) == ("Active", "g")
     assert found.swapped is None
@@ -173,7 +172,6 @@ def test_all_but_the_leader_have_none_however_they_are_asked_for() -> None:
     of, leader = member(asked=10), member("b", 5, shared=ACTIVE, phase="Ready")
     found = want(of, Group(models=(of, leader), pods=(pod("b"), pod("m"))))
     assert (found.replicas, found.wanted, found.waiting) == (0, 1, "")
-    assert found.because == "b is in use"
     assert found.standing is not None
     assert (found.standing.status.state, found.standing.status.preempted_by) == ("Queued", "b")
 
@@ -229,6 +227,5 @@ def test_point_31_a_cooldown_shortens_the_wait_of_a_group_as_well(
     found = want(of, Group(models=(of, incumbent)))
     assert (found.replicas, found.wanted) == (replicas, 1)
     if not replicas:
-        assert "after a swap b keeps the GPUs until" in found.because
         assert found.until is not None
         assert found.until > NOW

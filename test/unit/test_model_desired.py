@@ -177,7 +177,11 @@ def test_several_replicas_are_spread_by_their_selector() -> None:
     assert tree["spec"]["replicas"] == 2
     spec, selector = tree["spec"]["template"]["spec"], tree["spec"]["selector"]
     (term,) = spec["affinity"]["podAntiAffinity"][REQUIRED]
-    assert term == {"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"}
+    assert term == {
+        "labelSelector": selector,
+        "matchLabelKeys": ["pod-template-hash"],
+        "topologyKey": "kubernetes.io/hostname",
+    }
     (spread,) = spec["topologySpreadConstraints"]
     assert (spread["maxSkew"], spread["labelSelector"]) == (1, selector)
     assert spread["whenUnsatisfiable"] == "ScheduleAnyway"

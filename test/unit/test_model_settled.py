@@ -146,9 +146,8 @@ def stripped(live: Deployment, annotation: str) -> Deployment:
         None,
         applied(OF, plan(OF, [node(ADA)]), replicas=0),
         stripped(LIVE, names.PLACEMENT_ANNOTATION),
-        stripped(LIVE, names.TEMPLATE_ANNOTATION),
     ],
-    ids=["no Deployment", "no replicas", "no placement recorded", "no template recorded"],
+    ids=["no Deployment", "no replicas", "no placement recorded"],
 )
 def test_where_nothing_can_be_kept_the_nodes_of_now_decide(live: Deployment | None) -> None:
     assert settled(OF, ELSEWHERE, live) == fresh(OF, ELSEWHERE)
@@ -273,10 +272,37 @@ def test_point_29_scaling_from_one_to_two_keeps_the_template_whatever_the_nodes(
     assert back.spread is Spread.REQUIRED
 
 
+def inherited(annotations: Mapping[str, str]) -> Deployment:
+    return LIVE.model_copy(
+        update={"metadata": meta_from({"name": "m", "annotations": dict(annotations)})}
+    )
+
+
+@pytest.mark.parametrize(
+    ("annotations", "is_kept"),
+    [
+        ({}, True),
+        ({names.GENERATION_ANNOTATION: "1"}, True),
+        ({names.GENERATION_ANNOTATION: "0"}, False),
+        ({names.TEMPLATE_ANNOTATION: names.INHERITED, names.GENERATION_ANNOTATION: "1"}, True),
+        ({names.TEMPLATE_ANNOTATION: names.INHERITED, names.GENERATION_ANNOTATION: "0"}, False),
+        ({names.TEMPLATE_ANNOTATION: names.INHERITED}, False),
+    ],
+)
+def test_a_template_of_another_version_stays_until_the_spec_changes(
+    annotations: Mapping[str, str], *, is_kept: bool
+) -> None:
+    found = settled(OF, ELSEWHERE, inherited(annotations))
+    assert isinstance(found, Plan)
+    assert found.keeps_template is is_kept
+    assert settled(OF, [], inherited(annotations)) == fresh(OF, [])
+
+
 def test_a_recorded_placement_that_no_server_runs_on_is_decided_anew() -> None:
     impossible = plan(OF, [node(ADA)]).placement
     maxwell = replace(impossible, accelerator=replace(impossible.accelerator, architecture="sm_52"))
-    meta = meta_from({"name": "m", "annotations": {names.PLACEMENT_ANNOTATION: maxwell.encode()}})
+    annotations = LIVE.metadata.annotations | {names.PLACEMENT_ANNOTATION: maxwell.encode()}
+    meta = meta_from({"name": "m", "annotations": annotations})
     live = LIVE.model_copy(update={"metadata": meta})
     assert settled(OF, ELSEWHERE, live) == fresh(OF, ELSEWHERE)
 

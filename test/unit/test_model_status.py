@@ -198,10 +198,21 @@ def test_the_cache_is_in_the_status_as_it_was_last_seen() -> None:
     there = compute(Observed(decision=plan(), cache=cache()), first)
     assert there.cache is not None
     assert there.cache.ready
-    # Nothing was looked at, so that nothing is known of it now.
+    # Nothing was looked at, so that nothing else is known of it now.
     blocked = compute(Observed(decision=NO_NODES), there)
     assert blocked.cache == there.cache
-    assert conditions.find(blocked.conditions, "Cached") is None
+    assert condition(blocked, "Cached") == condition(there, "Cached")
+    assert conditions.find(compute(Observed(decision=NO_NODES)).conditions, "Cached") is None
+
+
+def test_drift_stays_said_while_the_rest_cannot_be_applied() -> None:
+    drifted = compute(Observed(decision=plan(), drift=("Deployment spec.selector",)))
+    problem = Problem(Reason.APPLY_FAILED, "no answer", is_passing=True)
+    again = compute(Observed(decision=plan(), problem=problem), drifted)
+    said = condition(again, "ImmutableFieldDrift")
+    assert said == condition(drifted, "ImmutableFieldDrift")
+    cured = compute(Observed(decision=plan()), again)
+    assert conditions.find(cured.conditions, "ImmutableFieldDrift") is None
 
 
 def test_point_26_what_the_cache_says_takes_no_other_condition_away() -> None:

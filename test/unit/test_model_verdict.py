@@ -95,7 +95,6 @@ def in_group(at: Standing, wanted: int = 1, *, replicas: int = 0, waiting: str =
         wanted=wanted,
         idle="" if wanted else "nobody asked",
         waiting=waiting,
-        because="b is in use",
         standing=at,
     )
 
@@ -213,19 +212,19 @@ ROWS: dict[str, tuple[Observed, Phase, Reason, str]] = {
         see(demand=LOST, deployment=deployment(1)),
         Phase.PREEMPTED,
         Reason.PREEMPTED,
-        "Preempted at 2026-01-02T03:04:05Z: b has the GPUs of group g (b is in use)",
+        "Preempted at 2026-01-02T03:04:05Z: b has its turn in group g",
     ),
     "another Model took the GPUs and nobody asks for this one": (
         see(demand=replace(LOST, wanted=0)),
         Phase.PREEMPTED,
         Reason.PREEMPTED,
-        "b has the GPUs of group g",
+        "b has its turn in group g",
     ),
     "another Model has the GPUs": (
         see(demand=QUEUED),
         Phase.PENDING,
         Reason.PREEMPTED,
-        "Waiting for the GPUs of group g, place 1 in the queue: b has them (b is in use)",
+        "Waiting for its turn in group g, place 1 in the queue: b is first",
     ),
     "another Model has the GPUs, and this one is not asked for": (
         see(demand=in_group(standing(GroupState.QUEUED), 0)),
@@ -327,7 +326,7 @@ def test_point_31_a_loser_is_preempted_by_whom_and_when_and_one_that_waits_is_no
     assert verdict(see(demand=LOST))[0] is Phase.PREEMPTED
     assert verdict(see(demand=QUEUED))[0] is Phase.PENDING
     untold = in_group(standing(GroupState.PREEMPTED))
-    assert verdict(see(demand=untold))[2].startswith("Preempted: b has the GPUs of group g")
+    assert verdict(see(demand=untold))[2].startswith("Preempted: b has its turn in group g")
 
 
 @pytest.mark.parametrize(

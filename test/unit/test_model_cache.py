@@ -319,6 +319,24 @@ def test_point_32_a_change_of_the_size_is_followed_or_answered(
         assert bool(words) is bool(note)
 
 
+@pytest.mark.parametrize(
+    ("size", "claim", "is_held_back"),
+    [
+        ("90Gi", amount("50Gi"), True),
+        ("50Gi", amount("50Gi"), False),
+        ("10Gi", amount("50Gi"), False),
+        ("90Gi", amount("50Gi", "50Gi"), False),
+        ("90Gi", live(), False),
+    ],
+)
+def test_a_claim_that_is_not_bound_is_not_asked_to_grow(
+    size: str, claim: PersistentVolumeClaim, *, is_held_back: bool
+) -> None:
+    note = cache_claim.unbound_growth_note(model(HUB, {"size": size}), claim)
+    assert ("grows to 90Gi once it is bound" in note) is is_held_back
+    assert bool(note) is is_held_back
+
+
 def test_a_model_without_a_cache_block_asks_for_the_size_of_claims_by_default() -> None:
     assert "less than the 90Gi" in cache_claim.shrink_note(model(), amount("90Gi"))
     assert "to grow to 50Gi" in cache_claim.growth_note(model(), amount("10Gi", "10Gi"))

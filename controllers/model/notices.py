@@ -44,6 +44,7 @@ def notices(previous: ModelStatus, new: ModelStatus, observed: Observed) -> Iter
     if standing and standing.lost_to:
         text = f"{standing.lost_to} takes the GPUs of group {standing.status.group_name}"
         yield Notice(EventType.NORMAL, "Preempted", "Preempt", text)
+    yield from _failure(previous, new)
     yield from _placement(previous, new)
     if _job_phase(new) == _JOB_FAILED != _job_phase(previous) and new.cache:
         yield Notice(EventType.WARNING, "CacheFailed", "Cache", new.cache.message or "")
@@ -57,6 +58,16 @@ def notices(previous: ModelStatus, new: ModelStatus, observed: Observed) -> Iter
 def _is_schedulable(status: ModelStatus) -> bool:
     found = find(status.conditions, ConditionType.SCHEDULABLE)
     return found is not None and found.status is ConditionStatus.TRUE
+
+
+def _failure(previous: ModelStatus, new: ModelStatus) -> Iterator[Notice]:
+    """Tell why a Model could not start in its turn: its status will soon speak of other things."""
+    before, now = previous.shared_group, new.shared_group
+    ready = find(new.conditions, ConditionType.READY)
+    if now is None or now.failed_at is None or ready is None:
+        return
+    if before is None or before.failed_at != now.failed_at:
+        yield Notice(EventType.WARNING, "StartFailed", "Start", ready.message)
 
 
 def _placement(previous: ModelStatus, new: ModelStatus) -> Iterator[Notice]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from api.flexinfer.v1alpha2.model_status import SharedGroupStatus
 from api.flexinfer.v1alpha2.reasons import Phase
-from controllers.model.member import GroupState
+from controllers.model.member import SECOND_CHANCE, GroupState, after
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -59,8 +59,15 @@ class Standing:
     def with_phase(self, phase: Phase) -> SharedGroupStatus:
         """Return what to write beside *phase*: a leader that is Ready again forgets its loss."""
         if phase is Phase.READY and self.is_active and not self.yields_to:
-            return self.status.model_copy(update={"preempted_at": None})
+            return self.status.model_copy(update={"preempted_at": None, "failed_at": None})
         return self.status
+
+    def with_failure(self, shared: SharedGroupStatus, now: datetime) -> SharedGroupStatus:
+        """Return *shared* for a Model that does not come up: the others go first for a while."""
+        failed = shared.failed_at
+        if not self.is_active or (failed is not None and now < after(failed, SECOND_CHANCE)):
+            return shared
+        return shared.model_copy(update={"failed_at": now})
 
 
 def stand(election: Election, member: Member, group: str, now: datetime) -> Standing:
@@ -78,6 +85,7 @@ def stand(election: Election, member: Member, group: str, now: datetime) -> Stan
             queue_position=election.order.index(member.name),
             preempted_by=None if is_leader else election.leader,
             preempted_at=now if is_lost else member.preempted_at,
+            failed_at=member.failed_at,
         ),
         lost_to=election.leader if is_lost else "",
     )

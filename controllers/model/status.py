@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from api.flexinfer.v1alpha2.model_status import ModelStatus
 from api.flexinfer.v1alpha2.reasons import ConditionType, Phase, Reason
 from controllers.model.decision import Blocked
+from controllers.model.placement import patience_ends
 from controllers.model.pods import living, substage
 from controllers.model.verdict import judge
 from flexinfer import conditions
@@ -49,7 +50,7 @@ def compute(
         conditions=tuple(_conditions(meta, previous, observed, verdict, now)),
         endpoint=endpoint(meta, plan) if plan else previous.endpoint,
         gpu=observed.gpu or previous.gpu if _is_on_gpus(plan) else None,
-        shared_group=_shared_group(observed, verdict.phase),
+        shared_group=_shared_group(observed, verdict, now),
         cache=observed.cache.status if observed.cache else previous.cache,
         loading_substage=stage,
         loading_progress_at=(now if moved else previous.loading_progress_at) if stage else None,
@@ -122,9 +123,15 @@ def _placement(plan: Plan) -> str:
     return f"Nodes offer {accelerator.count} {accelerator.vendor.resource}{architecture} per pod"
 
 
-def _shared_group(observed: Observed, phase: Phase) -> SharedGroupStatus | None:
+def _shared_group(observed: Observed, verdict: Verdict, now: datetime) -> SharedGroupStatus | None:
     standing = observed.demand and observed.demand.standing
-    return standing.with_phase(phase) if standing else None
+    if not standing:
+        return None
+    shared = standing.with_phase(verdict.phase)
+    ends = patience_ends(living(observed.pods))
+    is_unplaced = verdict.reason is Reason.UNSCHEDULABLE and ends is not None and ends <= now
+    is_failing = verdict.phase is Phase.FAILED or is_unplaced
+    return standing.with_failure(shared, now) if is_failing else shared
 
 
 def _shorten(message: str) -> str:

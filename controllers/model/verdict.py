@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 from api.flexinfer.v1alpha2.reasons import Phase, Reason
 from controllers.model import names
 from controllers.model.decision import Blocked
+from controllers.model.member import SECOND_CHANCE, after
 from controllers.model.pods import living, troubles
 from flexinfer.kinds.condition import find
 
@@ -177,14 +178,26 @@ def _resting(demand: Demand) -> Verdict | None:
 def _lost(standing: Standing) -> str:
     status = standing.status
     when = f" at {status.preempted_at:%Y-%m-%dT%H:%M:%SZ}" if status.preempted_at else ""
-    return f"Preempted{when}: {status.preempted_by} has its turn in group {status.group_name}"
+    turn = f"Preempted{when}: {status.preempted_by} has its turn in group {status.group_name}"
+    return _join(turn, _failed(standing))
 
 
 def _queued(standing: Standing) -> str:
     status = standing.status
-    return (
+    turn = (
         f"Waiting for its turn in group {status.group_name}, place {status.queue_position} in the "
         f"queue: {status.preempted_by} is first"
+    )
+    return _join(turn, _failed(standing))
+
+
+def _failed(standing: Standing) -> str:
+    failed = standing.status.failed_at
+    if failed is None:
+        return ""
+    return (
+        f"it could not start at {failed:%Y-%m-%dT%H:%M:%SZ}, and the others go first until "
+        f"{after(failed, SECOND_CHANCE):%H:%M:%S} UTC or until its spec changes; see its events"
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from anyio import to_thread
 
 from controllers.model.names import ACTIVATE_ANNOTATION, ACTIVE_SERVICES_ANNOTATION
+from flexinfer.envtest.behaviour import BEHAVIOUR, Behaviour
 from flexinfer.envtest.eventually import eventually
 
 if TYPE_CHECKING:
@@ -98,3 +99,27 @@ async def test_a_leader_that_becomes_invalid_gives_its_gpus_up(
         await models.reaches("next", "BackendReady", phase="Ready")
         await eventually(lambda: not models.pods("broken"))
         assert models.condition("broken")["reason"] == "InvalidSpec"
+
+
+async def test_a_member_that_cannot_start_gives_the_gpus_back_and_does_not_take_them_again(
+    models: Any, controller: Run, h100s: Tree
+) -> None:
+    models.create("well", member(models, h100s, priority=100, least=1, swapCooldown="0s"))
+    models.create("sick", member(models, h100s, priority=200))
+    async with controller():
+        await models.reaches("well", "BackendReady", phase="Ready")
+        await models.reaches("sick", "WaitingForActivation", phase="Idle")
+        broken = {"metadata": {"annotations": {BEHAVIOUR: Behaviour.IMAGE_PULL_FAILURE}}}
+        models.plane.admin.merge(models.path("deployments", "sick"), {"spec": {"template": broken}})
+        wake(models, "sick")
+        await models.reaches("sick", "Preempted", text="it could not start at", within=60)
+        await models.reaches("well", "BackendReady", phase="Ready")
+        wake(models, "sick")
+        await eventually(lambda: not annotated(models, "sick"))
+        await models.reaches("sick", "Preempted", phase="Preempted")
+        await models.reaches("well", "BackendReady", phase="Ready")
+    assert models.get("models", "sick")["status"]["sharedGroup"]["failedAt"]
+
+
+def annotated(models: Any, name: str) -> bool:
+    return ACTIVATE_ANNOTATION in models.get("models", name)["metadata"].get("annotations", {})

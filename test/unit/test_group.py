@@ -16,6 +16,7 @@ from api.flexinfer.v1alpha2.reasons import Phase
 from controllers.model.group import Election, elect
 from controllers.model.member import (
     DEMAND,
+    SECOND_CHANCE,
     GroupState,
     Member,
     group_of,
@@ -637,3 +638,24 @@ def test_a_deleted_model_is_deleting() -> None:
 
 def test_an_election_of_nobody_is_empty() -> None:
     assert elect([], NOW) == Election(because="the group has no members")
+
+
+# Who could not start
+
+
+def test_who_could_not_start_lets_the_others_go_first_for_ten_minutes() -> None:
+    broken = member("broken", 200, asked=1, is_warm=True, failed_at=ago(60))
+    healthy = member("healthy", 100, phase=READY, state=ACTIVE, is_warm=True)
+    found = elect([broken, healthy], NOW)
+    assert found.leader == "healthy"
+    assert found.until == ago(60) + SECOND_CHANCE
+    assert elect([broken, healthy], NOW + SECOND_CHANCE).leader == "broken"
+
+
+@pytest.mark.parametrize("phase", [Phase.FAILED, Phase.PENDING])
+def test_a_leader_that_could_not_start_keeps_nobody_waiting(phase: Phase) -> None:
+    stuck = member(
+        "stuck", 200, phase=phase, state=ACTIVE, is_warm=True, failed_at=NOW, preempted=1
+    )
+    assert elect([stuck, member("next", 100, is_warm=True)], NOW).leader == "next"
+    assert elect([stuck, member("nobody-asks", 100, is_cached=False)], NOW).leader == "stuck"

@@ -68,6 +68,10 @@ class SharedGroupStatus(Model):
     preempted_at: Timestamp | None = None
     """When the GPUs were lost last; kept until the Model is Ready again."""
 
+    failed_at: Timestamp | None = None
+    """When the Model could not start although it was its turn. Others go first for ten minutes
+    from then, or until its spec changes."""
+
 
 class CacheStatus(Model):
     """Say where the weights are kept and whether they are there."""

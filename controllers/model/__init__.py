@@ -2,7 +2,7 @@
 """The Model controller: from a Model to its children, and back to its status.
 
 May import `internal`, `api` and the framework. What decides is pure; what awaits is `reconciler`
-with `lookup` (all that is read), `children` and `waking` (all that is written) and `grouplocks`.
+with `lookup` (what is read), `children`, `waking` and `report` (what is written) and `grouplocks`.
 
 | question | modules |
 |---|---|
@@ -11,7 +11,7 @@ with `lookup` (all that is read), `children` and `waking` (all that is written) 
 | how many replicas now? | `demand`, from `activity` and the group |
 | who has the GPUs of a group? | `member`, `group`, `standing`, `turns`, `siblings` |
 | which objects? | `desired`, `metadata`, `names`, `ports`, `rights` |
-| how is it doing? | `pods`, `rollout`, `verdict`, `status`, `notices`, `metrics` |
+| how is it doing? | `pods`, `rollout`, `verdict`, `status`, `notices`, `metrics`, `report` |
 
 `wiring` says what the controller hears of.
 

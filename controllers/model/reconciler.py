@@ -7,12 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
-from api.flexinfer.v1alpha2.model_status import ModelStatus
 from api.flexinfer.v1alpha2.model_types import Model
-from api.flexinfer.v1alpha2.reasons import Reason
-from controllers.model import cache_claim, cache_state, names, status
+from controllers.model import cache_claim, cache_state
 from controllers.model.activity import use_of
 from controllers.model.children import Children
 from controllers.model.decision import Blocked, decide, read
@@ -20,21 +16,20 @@ from controllers.model.demand import demand
 from controllers.model.grouplocks import GroupLocks
 from controllers.model.lookup import Lookup, serving
 from controllers.model.member import group_of
-from controllers.model.metrics import Start
-from controllers.model.notices import notices
 from controllers.model.placement import patience_ends
+from controllers.model.report import Report
 from controllers.model.rollout import REFUSALS, Rollout
 from controllers.model.settled import settle
 from controllers.model.verdict import Observed
 from controllers.model.waking import Waking
 from flexinfer import log
-from flexinfer.apply import Outcome, StatusWriter
 from flexinfer.errors import DecodeError
 from flexinfer.reconcile import Request, Result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from api.flexinfer.v1alpha2.model_status import ModelStatus
     from controllers.model.activity import Use
     from controllers.model.decision import Plan
     from controllers.model.demand import Demand, Group
@@ -43,7 +38,6 @@ if TYPE_CHECKING:
     from flexinfer.apply.reverted import RevertObserver
     from flexinfer.kinds.deployment import Deployment
     from flexinfer.kinds.pod import Pod
-    from flexinfer.meta.envelope import Tree
     from flexinfer.recorder import EventRecorder
 
 _log = log.get_logger(__name__)
@@ -90,14 +84,10 @@ class ModelReconciler:
     ) -> None:
         self._client = client
         self._environment = environment
-        self._metrics = metrics
-        self._recorder = recorder
         self._now = now
         self._lookup = Lookup(client)
         self._children = Children(client, environment=environment, on_reverted=on_reverted)
-        self._status = StatusWriter(
-            client, field_manager=names.FIELD_MANAGER, foreign=("lastActiveTime",)
-        )
+        self._report = Report(client, metrics=metrics, recorder=recorder)
         self._waking = Waking(client, now=now)
         self._groups = GroupLocks()
 
@@ -113,7 +103,9 @@ class ModelReconciler:
                 return await self._report_misfit(request, error)
             if model is None:
                 self._forget(request)
-            if model is None or model.metadata.deletion_timestamp is not None:
+                return Result()
+            if model.metadata.deletion_timestamp is not None:
+                await self._let_go(model)
                 return Result()
             return await self._reconcile(model)
 
@@ -128,9 +120,8 @@ class ModelReconciler:
 
     def _forget(self, request: Request) -> None:
         self._children.forget(request)
-        self._status.forget(Model.resource, request)
         self._waking.forget(request)
-        self._metrics.forget(request)
+        self._report.forget(request)
 
     async def _reconcile(self, model: Model) -> Result:
         woken = await self._waking.heed(model.metadata)
@@ -158,7 +149,7 @@ class ModelReconciler:
             drift=rollout.drift,
             notes=rollout.notes,
         )
-        new = await self._report(model, observed, use, now)
+        new = await self._report.write(model, observed, use, now=now)
         await self._waking.settle(model.metadata)
         # By the status of now: how long a Model stays awake counts from when it turned Ready.
         written = _with_status(model, new)
@@ -187,6 +178,12 @@ class ModelReconciler:
         except REFUSALS as error:
             return replace(rollout, error=rollout.error or error)
         return rollout
+
+    async def _let_go(self, model: Model) -> None:
+        """End the pods of a Model of a group whose deletion somebody's finalizer holds up."""
+        live = await self._lookup.deployment(model) if group_of(model) else None
+        if live is not None and live.spec.replicas and live.metadata.deletion_timestamp is None:
+            await self._children.park(model)
 
     async def _look(self, model: Model) -> _Found:
         labelled = await self._lookup.pods(model)
@@ -250,39 +247,12 @@ class ModelReconciler:
             await self._children.job(model, cache.job)
         return replace(rollout, cache=cache)
 
-    async def _report(
-        self, model: Model, observed: Observed, use: Use, now: datetime
-    ) -> ModelStatus:
-        """Write the status, and tell whoever listens what became of the Model."""
-        new = status.compute(model.metadata, model.status, observed, now=now)
-        outcome = await self._status.write(Model.resource, model.metadata, new.wire())
-        previous = new if outcome is Outcome.UNCHANGED else model.status
-        backend = "" if isinstance(observed.decision, Blocked) else observed.decision.backend.name
-        swapped = observed.demand.swapped if observed.demand else None
-        start = Start(backend=backend, pod_made=use.loading_since, swapped=swapped)
-        self._metrics.observe(model.key, previous, new, start)
-        for notice in notices(previous, new, observed):
-            self._recorder.emit(
-                model,
-                type=notice.type,
-                reason=notice.reason,
-                action=notice.action,
-                note=notice.note,
-            )
-        return new
-
     async def _report_misfit(self, request: Request, error: DecodeError) -> Result:
         """Write into the status that the Model does not fit its type, and wait for a change."""
         stored = await self._client.read(Model.resource, request)
-        if stored is None or stored.meta.deletion_timestamp is not None:
-            return Result()
-        _log.warning("the model does not fit its type", field=error.field)
-        observed = Observed(decision=Blocked(reason=Reason.INVALID_SPEC, message=str(error)))
-        previous = _readable_status(stored.tree(Model.resource))
-        new = status.compute(stored.meta, previous, observed, now=self._now())
-        outcome = await self._status.write(Model.resource, stored.meta, new.wire())
-        before = new if outcome is Outcome.UNCHANGED else previous
-        self._metrics.observe(stored.meta.key, before, new, Start(backend=""))
+        if stored is not None and stored.meta.deletion_timestamp is None:
+            _log.warning("the model does not fit its type", field=error.field)
+            await self._report.misfit(stored, error, now=self._now())
         return Result()
 
 
@@ -295,11 +265,3 @@ def _with_status(model: Model, new: ModelStatus) -> Model:
     signal = model.status.last_active_time
     kept = new if new.last_active_time else new.model_copy(update={"last_active_time": signal})
     return model.model_copy(update={"status": kept})
-
-
-def _readable_status(tree: Tree) -> ModelStatus:
-    """Return the status of an object that does not fit its type, if at least that can be read."""
-    try:
-        return ModelStatus.model_validate(tree.get("status") or {})
-    except ValidationError:
-        return ModelStatus()

@@ -123,3 +123,20 @@ async def test_a_member_that_cannot_start_gives_the_gpus_back_and_does_not_take_
 
 def annotated(models: Any, name: str) -> bool:
     return ACTIVATE_ANNOTATION in models.get("models", name)["metadata"].get("annotations", {})
+
+
+async def test_a_member_whose_deletion_is_held_up_keeps_no_gpu(
+    models: Any, controller: Run, h100s: Tree
+) -> None:
+    path = models.path("models", "leaving")
+    models.create("leaving", member(models, h100s, priority=200, least=1))
+    models.create("staying", member(models, h100s, priority=100, least=1))
+    async with controller():
+        await models.reaches("leaving", "BackendReady", phase="Ready")
+        models.plane.admin.merge(path, {"metadata": {"finalizers": ["example.com/held"]}})
+        models.plane.admin.delete(path)
+        try:
+            await models.reaches("staying", "BackendReady", phase="Ready")
+            assert not models.pods("leaving")
+        finally:
+            models.plane.admin.merge(path, {"metadata": {"finalizers": None}})

@@ -9,7 +9,7 @@ from api.flexinfer.v1alpha2.model_status import SharedGroupStatus
 from api.flexinfer.v1alpha2.model_types import Model
 from api.flexinfer.v1alpha2.reasons import Phase
 from controllers.model.group import elect
-from controllers.model.member import GroupState, Member
+from controllers.model.member import SECOND_CHANCE, GroupState, Member
 from controllers.model.standing import active_services, stand
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
@@ -120,3 +120,26 @@ def test_the_active_one_answers_for_its_service_labels() -> None:
     model = Model.model_validate({"spec": spec})
     assert active_services(model, is_active=True) == "code,textgen"
     assert active_services(model, is_active=False) == ""
+
+
+@pytest.mark.parametrize(
+    ("failed", "marked"),
+    [
+        (None, NOW),
+        (NOW - SECOND_CHANCE / 2, NOW - SECOND_CHANCE / 2),
+        (NOW - SECOND_CHANCE, NOW),
+    ],
+)
+def test_a_turn_that_failed_is_marked_once_for_as_long_as_it_counts(
+    failed: datetime | None, marked: datetime
+) -> None:
+    member = Member(name="a", state=ACTIVE, phase=Phase.FAILED, failed_at=failed)
+    standing = stand(elect([member], NOW), member, "g", NOW)
+    assert standing.with_failure(standing.status, NOW).failed_at == marked
+    assert standing.with_phase(Phase.READY).failed_at is None
+
+
+def test_what_fails_without_having_its_turn_is_not_held_against_it() -> None:
+    queued = Member(name="b", phase=Phase.FAILED, state=QUEUED)
+    standing = stand(elect([WANTED, queued], NOW), queued, "g", NOW)
+    assert standing.with_failure(standing.status, NOW).failed_at is None

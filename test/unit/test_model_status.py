@@ -364,6 +364,13 @@ observations = st.builds(
 )
 
 
+def without_failure(found: ModelStatus) -> ModelStatus:
+    """Leave out when a turn failed last: what goes on failing fails anew after a while."""
+    shared = found.shared_group
+    cut = shared and shared.model_copy(update={"failed_at": None})
+    return found.model_copy(update={"shared_group": cut})
+
+
 @settings(deadline=None)
 @given(observations, observations)
 def test_whatever_is_seen_ready_says_why_and_saying_it_again_changes_nothing(
@@ -375,6 +382,7 @@ def test_whatever_is_seen_ready_says_why_and_saying_it_again_changes_nothing(
     assert (ready.status == "True") == (first.phase is Phase.READY)
     assert ready.observed_generation == first.observed_generation == 3
     assert conditions.find(first.conditions, "Schedulable") is not None
-    assert compute(after, first, NOW + timedelta(days=1)) == first
+    again = compute(after, first, NOW + timedelta(days=1))
+    assert without_failure(again) == without_failure(first)
     assert "lastActiveTime" not in first.wire()
     ModelStatus.model_validate(first.wire())

@@ -10,7 +10,8 @@ FlexInferError
 ├── CacheNotSyncedError       read before the informer had its first list: wait
 ├── TransportError            no answer came: try again with backoff
 │   ├── DeadlineError         the answer did not come in time
-│   └── CredentialError       no credential could be got: the message says what to mend
+│   ├── CredentialError       no credential could be got: the message says what to mend
+│   └── NotLeadingError       the Lease may be another's by now: nothing was sent
 └── ApiError                  the API server answered, and said no
     ├── BadRequestError       400  correct the request
     ├── UnauthorizedError     401  the credential is not accepted (it was already reloaded once)
@@ -74,6 +75,10 @@ class DeadlineError(TransportError):
 
 class CredentialError(TransportError):
     """Report that a plugin or an identity provider gave no credential, so nothing was sent."""
+
+
+class NotLeadingError(TransportError):
+    """Report a write that was held back, because somebody else may lead by now."""
 
 
 class Cause(NamedTuple):

@@ -153,7 +153,8 @@ class Manager:
         self.informers = Informers(
             transport, options=InformerOptions(timing=self.options.timing, registry=registry)
         )
-        direct = DirectClient(transport, timeout=self.options.request_timeout)
+        guard = None if leadership is None else leadership.check_write
+        direct = DirectClient(transport, timeout=self.options.request_timeout, guard=guard)
         self.client = CacheClient(self.informers, direct)
         self.events = EventBroadcaster(
             DirectClient(transport, timeout=_EVENT_TIMEOUT), registry=registry

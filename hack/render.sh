@@ -21,5 +21,6 @@ resources: [../../config/default]
 images:
   - name: flexinfer
     $pin
+$(sed -n '/^replacements:/,$p' "$root/config/default/kustomization.yaml")
 EOF
 "$kubectl" kustomize "$overlay"

@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Model controller: from a Model to a Service and a Deployment, and back to its status.
+"""The Model controller: from a Model to its children, and back to its status.
 
-May import `internal`, `api` and the framework. Pure are all modules but `reconciler` and
-`wiring`; only `reconciler` awaits anything.
+May import `internal`, `api` and the framework. What decides is pure; what awaits is `reconciler`
+with `lookup` (what is read), `children`, `waking` and `report` (what is written) and `grouplocks`.
 
-- `decision`: Model and nodes to a plan, or to why there is none.
-- `names`, `metadata`: labels and annotations.
-- `desired`: a plan to the intents of Service and Deployment; `ports`: what apply cannot undo.
-- `cache`: where weights are kept; `cache_claim`, `cache_jobs`: the intents that bring them there;
-  `cache_run`, `cache_words`: how far the Job is; `cache_state`: are they there, and what is next.
-- `pods`: what pods say.
-- `verdict`: does the Model serve, and if not, what is in the way.
-- `rollout`: what applying came to, and when to look again.
-- `status`: the whole status.
-- `rights`: what the API server has to allow.
-- `reconciler`: the shell. `wiring`: what it hears of.
+| question | modules |
+|---|---|
+| what does the spec come to on these nodes? | `decision`, `placement`, `settled`, `nodewatch` |
+| where are the weights, and what brings them there? | `cache` and all `cache_*` |
+| how many replicas now? | `demand`, from `activity` and the group |
+| who has the GPUs of a group? | `member`, `group`, `standing`, `turns`, `siblings` |
+| which objects? | `desired`, `metadata`, `names`, `ports`, `rights` |
+| how is it doing? | `pods`, `rollout`, `verdict`, `status`, `notices`, `metrics`, `report` |
 
-Invariants: nothing is deleted; the selector of a Deployment never changes, and its Service
-selects by the same labels; Ready always says the reason; the status is written once a reconcile,
-and only what this controller owns of it.
+`wiring` says what the controller hears of.
+
+Invariants: nothing is deleted but Jobs whose work is not wanted any more; the selector of a
+Deployment never changes, and its Service selects by the same labels; nodes restart no pod that
+runs; two Models of a group never have pods at once; Ready always says the reason; the status is
+written once a reconcile, and only what this controller owns of it.
 """
 
 from controllers.model.rights import RULES

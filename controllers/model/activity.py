@@ -23,7 +23,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from api.flexinfer.v1alpha2.model_spec import ServerlessSpec
-from api.flexinfer.v1alpha2.reasons import ConditionType
+from api.flexinfer.v1alpha2.reasons import ConditionType, Phase
 from controllers.model import names
 from controllers.model.pods import living
 from flexinfer import conditions
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from flexinfer.meta.resource import NamespacedName
 
 _EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+_AT_REST = {Phase.IDLE, Phase.PREEMPTED}
 # A timeout may be given as 292 years; with what is added to it, dates have to stay below 10000.
 _LONGEST = timedelta(days=36525)
 
@@ -70,7 +71,12 @@ class Activity:
 
 
 def use_of(status: ModelStatus, pods: Iterable[Pod]) -> Use:
-    """Read from the status of the last reconcile, and the pods of now, how a Model is used."""
+    """Read from the status of the last reconcile, and the pods of now, how a Model is used.
+
+    Pods of a Model that is at rest are about to go, and load nothing.
+    """
+    if status.phase in _AT_REST:
+        return Use(last_active=status.last_active_time)
     ready = conditions.find(status.conditions, ConditionType.READY)
     newest = next(iter(living(pods)), None)
     if ready is not None and ready.status is ConditionStatus.TRUE:

@@ -24,6 +24,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from api.flexinfer.v1alpha2.model_spec import CacheSpec, CacheStrategy
+from controllers.model import names
 from flexinfer.meta.quantity import Quantity
 from internal.backends.backend import MODELS_PATH
 from internal.backends.source import Scheme
@@ -117,7 +118,7 @@ def model_volume(model: Model, cache: Cache) -> Tree:
 def _plan(model: Model, source: Source, *, needs_volume: bool) -> Cache:
     spec = model.spec.cache
     named = (spec and spec.pvc_name) or ""
-    claim = named or f"{model.metadata.name}-cache"
+    claim = named or names.made_claim(model.metadata.name)
     if source.scheme is Scheme.PVC:
         is_staged = spec is not None and spec.strategy in {None, CacheStrategy.SHARED_PVC}
         # A claim that would be copied onto itself is served in place, too.

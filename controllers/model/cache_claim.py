@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from flexinfer.meta.envelope import ObjectMeta, Tree
 
 
+ACCESS_MODES = ("ReadWriteOnce",)
+"""How a claim that is made for a Model can be mounted: what every storage class offers."""
+
 # Labels that tell whose a claim without an owner is.
 _OURS = ("app.kubernetes.io/managed-by", names.MODEL_LABEL)
 
@@ -41,7 +44,7 @@ def claim(model: Model, name: str, *, size: str = "") -> Tree:
             "labels": names.cache_labels(model) | retained,
         },
         "spec": {
-            "accessModes": ["ReadWriteOnce"],
+            "accessModes": list(ACCESS_MODES),
             "storageClassName": spec.storage_class,
             "resources": {"requests": {"storage": size or str(spec.size)}},
         },
@@ -92,20 +95,35 @@ def handover(model: Model, live: ObjectMeta) -> list[Tree]:
     return [test, {"op": "add", "path": "/metadata/ownerReferences", "value": [reference]}]
 
 
-def size_note(model: Model, live: PersistentVolumeClaim) -> str:
-    """Say that the claim stays larger than asked for, or is about to grow; empty for neither."""
-    spec = model.spec.cache or CacheSpec()
-    name = f"PersistentVolumeClaim {live.metadata.name}"
+def shrink_note(model: Model, live: PersistentVolumeClaim) -> str:
+    """Say that the claim stays larger than asked for; empty when it does not."""
+    size = (model.spec.cache or CacheSpec()).size
     asked = _amount(live.spec.resources.requests)
+    if asked is None or size >= asked:
+        return ""
+    return (
+        f"spec.cache.size {size} is less than the {asked} of PersistentVolumeClaim "
+        f"{live.metadata.name}: a claim cannot shrink; set the size to {asked}, or delete the "
+        "claim to have it made anew"
+    )
+
+
+def unbound_growth_note(model: Model, live: PersistentVolumeClaim) -> str:
+    """Say that the claim grows later: one that is not bound cannot change; empty if it need not."""
+    size = (model.spec.cache or CacheSpec()).size
+    asked = _amount(live.spec.resources.requests)
+    if live.is_bound or asked is None or size <= asked:
+        return ""
+    return f"PersistentVolumeClaim {live.metadata.name} grows to {size} once it is bound"
+
+
+def growth_note(model: Model, live: PersistentVolumeClaim) -> str:
+    """Say that the claim is about to grow; empty when it is not."""
+    size = (model.spec.cache or CacheSpec()).size
     has = _amount(live.status.capacity)
-    if asked is not None and spec.size < asked:
-        return (
-            f"spec.cache.size {spec.size} is less than the {asked} of {name}: a claim cannot "
-            f"shrink; set the size to {asked}, or delete the claim to have it made anew"
-        )
-    if has is not None and has < spec.size:
-        return f"{name} has {has} and is to grow to {spec.size}"
-    return ""
+    if has is None or has >= size:
+        return ""
+    return f"PersistentVolumeClaim {live.metadata.name} has {has} and is to grow to {size}"
 
 
 def _carries_labels(model: Model, live: ObjectMeta) -> bool:

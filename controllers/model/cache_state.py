@@ -104,7 +104,8 @@ def _unprepared(model: Model, cache: Cache, seen: Seen) -> CacheState:
         reason=reason,
         message=text,
         may_start=True,
-        status=CacheStatus(strategy=cache.strategy, ready=is_bound, pvc_name=cache.claim or None),
+        # Replicas can start, and may have to for the claim to be bound at all.
+        status=CacheStatus(strategy=cache.strategy, ready=True, pvc_name=cache.claim or None),
         obsolete=leftovers(model, seen),
     )
 

@@ -3,29 +3,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from api.flexinfer.v1alpha2.model_rules import violations
-from api.flexinfer.v1alpha2.model_spec import CacheStrategy, GPUVendor, ServerlessSpec
+from api.flexinfer.v1alpha2.model_spec import GPUVendor, ServerlessSpec
 from api.flexinfer.v1alpha2.reasons import Reason
+from controllers.model.cache import fetched_path, plan_cache
+from controllers.model.placement import Placement, choose_spread
 from internal.backends import hardware
 from internal.backends.backend import Launch, Weights
 from internal.backends.image import pin
 from internal.backends.registry import find_backend, known_backends
-from internal.backends.source import Scheme, SourceError, parse_source
+from internal.backends.source import SourceError, parse_source
 from internal.gpu.accelerator import Vendor
 from internal.gpu.caveat import CaveatReason
-from internal.gpu.detection import Refusal, Wish, detect
+from internal.gpu.detection import Refusal, Wish, detect, fitting_nodes
 from internal.gpu.vram import fit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from api.flexinfer.v1alpha2.model_types import Model
+    from controllers.model.cache import Cache
+    from controllers.model.placement import Spread
     from flexinfer.kinds.node import Node
     from internal.backends.backend import Backend
-    from internal.backends.source import Source
     from internal.gpu.caveat import Caveat
 
 
@@ -43,49 +46,136 @@ class Blocked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Be what a spec says by itself, whatever the nodes, and nothing about it is wrong."""
+
+    backend: Backend
+    weights: Weights
+    cache: Cache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Be all that is decided before an intent is written.
 
-    `claim` is the claim to mount, empty for none. `notes` are what the user asked for and does
-    not get; `warnings` are for events.
+    `replicas` are those of now, `most` those that run while somebody asks for the Model. `notes`
+    are what the user asked for and does not get; `warnings` are for events. `trouble` is why
+    nodes would take no new pod, where those that there are can stay. With `keeps_template` what
+    pods are made of is not touched. `spread_note` says that replicas may share a node.
     """
 
     backend: Backend
     launch: Launch
+    cache: Cache
     image: str
     replicas: int
+    most: int
+    spread: Spread
     startup_seconds: int
-    claim: str = ""
     notes: tuple[str, ...] = ()
     warnings: tuple[Caveat, ...] = ()
+    trouble: Blocked | None = None
+    keeps_template: bool = False
+    spread_note: str = ""
+
+    @property
+    def claim(self) -> str:
+        """Return the claim to mount, empty for none."""
+        return self.cache.claim
+
+    @property
+    def placement(self) -> Placement:
+        """Return what nodes had a say in."""
+        return Placement(accelerator=self.launch.accelerator, spread=self.spread)
+
+
+def read(model: Model) -> Reading | Blocked:
+    """Judge what the spec says by itself."""
+    if broken := violations(model):
+        return _invalid(broken)
+    backend = find_backend(model.spec.backend)
+    if backend is None:
+        return Blocked(
+            reason=Reason.BACKEND_UNSUPPORTED,
+            message=f"spec.backend {model.spec.backend!r} is unknown; use {known_backends()}",
+        )
+    try:
+        source = parse_source(model.spec.source)
+    except SourceError as error:
+        return _invalid((str(error),))
+    cache = plan_cache(model, source, backend)
+    fetched = fetched_path(model, cache)
+    weights = Weights(source=source, config=model.spec.config, fetched=fetched)
+    if problems := backend.problems(weights):
+        return _invalid(problems)
+    return Reading(backend=backend, weights=weights, cache=cache)
 
 
 def decide(
-    model: Model, nodes: Iterable[Node], environment: Mapping[str, str], *, fetched: str = ""
+    model: Model,
+    reading: Reading,
+    nodes: Sequence[Node],
+    environment: Mapping[str, str],
+    *,
+    modes: Sequence[str] | None = None,
 ) -> Plan | Blocked:
-    """Decide what to roll out; *environment* holds the default images.
+    """Decide what to roll out on these nodes; *environment* holds the default images.
 
-    *fetched* is where in the container a Job puts the weights, empty if none does.
+    *modes* are the access modes of the claim, as far as there is one.
     """
-    read = _read(model, fetched)
-    if isinstance(read, Blocked):
-        return read
-    backend, weights = read
-    found = detect(nodes, _wish(model))
+    wish = _wish(model)
+    found = detect(nodes, wish)
     if isinstance(found, Refusal):
         return _refused(found)
+    fitting = fitting_nodes(nodes, wish)
+    spread, note = choose_spread(model.most_replicas, fitting, reading.cache.claim, modes)
+    placement = Placement(accelerator=found, spread=spread)
+    plan = plan_for(model, reading, placement, environment)
+    return plan if isinstance(plan, Blocked) else replace(plan, spread_note=note)
+
+
+def plan_for(
+    model: Model, reading: Reading, placement: Placement, environment: Mapping[str, str]
+) -> Plan | Blocked:
+    """Return what to roll out where nodes have had their say, be it now or earlier."""
+    backend, weights, spec = reading.backend, reading.weights, model.spec
     launch = Launch(
         name=model.served_name,
         source=weights.source,
-        accelerator=found,
+        accelerator=placement.accelerator,
         config=weights.config,
-        fetched=fetched,
+        fetched=weights.fetched,
     )
-    image = model.spec.image or backend.image(found, environment)
-    judged = _judge(model, backend, launch, image)
-    if isinstance(judged, Blocked):
-        return judged
-    return _plan(model, backend, launch, image, judged)
+    image = spec.image or backend.image(placement.accelerator, environment)
+    warnings = _judge(model, backend, launch, image)
+    if isinstance(warnings, Blocked):
+        return warnings
+    cold_start = (spec.serverless or ServerlessSpec()).cold_start_timeout.seconds
+    experiments = (w.text for w in warnings if w.reason is CaveatReason.EXPERIMENTAL)
+    return Plan(
+        backend=backend,
+        launch=launch,
+        cache=reading.cache,
+        image=pin(image, spec.image_digest) if spec.image_digest else image,
+        replicas=model.wanted_replicas,
+        most=model.most_replicas,
+        spread=placement.spread,
+        startup_seconds=backend.startup_budget(spec.config, at_least=cold_start),
+        notes=(*reading.cache.notes, *_unread(model, backend), *experiments),
+        warnings=warnings,
+    )
+
+
+def suits(model: Model, placement: Placement) -> bool:
+    """Tell whether nodes could have said this to what the spec asks of them."""
+    wish, accelerator = _wish(model), placement.accelerator
+    return accelerator.count == wish.count and accelerator.vendor in wish.vendors
+
+
+def claims_of(model: Model) -> tuple[str, ...]:
+    """Return the claims whose changes concern the Model."""
+    reading = read(model)
+    return () if isinstance(reading, Blocked) else reading.cache.claims
 
 
 def _judge(
@@ -102,56 +192,6 @@ def _judge(
     if isinstance(memory, Refusal):
         return _refused(memory)
     return (*hardware.caveats(backend, launch, image), *memory)
-
-
-def claim_of(model: Model) -> str:
-    """Return the claim whose weights the Model serves or keeps; empty for none.
-
-    The claim of a `pvc://` source comes before a named one.
-    """
-    try:
-        source = parse_source(model.spec.source)
-    except SourceError:
-        return ""
-    return source.claim or (model.spec.cache and model.spec.cache.pvc_name) or ""
-
-
-def _read(model: Model, fetched: str) -> tuple[Backend, Weights] | Blocked:
-    """Judge what the spec says by itself, whatever the nodes."""
-    if broken := violations(model):
-        return _invalid(broken)
-    backend = find_backend(model.spec.backend)
-    if backend is None:
-        return Blocked(
-            reason=Reason.BACKEND_UNSUPPORTED,
-            message=f"spec.backend {model.spec.backend!r} is unknown; use {known_backends()}",
-        )
-    try:
-        source = parse_source(model.spec.source)
-    except SourceError as error:
-        return _invalid((str(error),))
-    weights = Weights(source=source, config=model.spec.config, fetched=fetched)
-    if problems := backend.problems(weights):
-        return _invalid(problems)
-    return backend, weights
-
-
-def _plan(
-    model: Model, backend: Backend, launch: Launch, image: str, warnings: tuple[Caveat, ...]
-) -> Plan:
-    spec = model.spec
-    cold_start = (spec.serverless or ServerlessSpec()).cold_start_timeout.seconds
-    experiments = (w.text for w in warnings if w.reason is CaveatReason.EXPERIMENTAL)
-    return Plan(
-        backend=backend,
-        launch=launch,
-        image=pin(image, spec.image_digest) if spec.image_digest else image,
-        replicas=model.wanted_replicas,
-        startup_seconds=backend.startup_budget(spec.config, at_least=cold_start),
-        claim=claim_of(model),
-        notes=(*_notes(model, backend, launch.source), *experiments),
-        warnings=warnings,
-    )
 
 
 def _refused(refusal: Refusal) -> Blocked:
@@ -172,22 +212,7 @@ def _wish(model: Model) -> Wish:
     )
 
 
-def _notes(model: Model, backend: Backend, source: Source) -> Iterator[str]:
-    spec = model.spec
-    if spec.gpu and spec.gpu.shared:
-        yield (
-            f"spec.gpu.shared {spec.gpu.shared!r} has no effect yet: the Model has its GPUs to "
-            "itself"
-        )
-    if spec.cache and source.scheme is Scheme.PVC and spec.cache.pvc_name:
-        yield "spec.cache.pvcName has no effect yet: the source's own claim is mounted"
-    elif (
-        spec.cache and spec.cache.strategy not in {None, CacheStrategy.NONE} and not claim_of(model)
-    ):
-        yield (
-            f"spec.cache.strategy {spec.cache.strategy} has no effect yet without "
-            "spec.cache.pvcName: every new pod fetches the weights again"
-        )
-    if unread := backend.unread_keys(spec.config):
+def _unread(model: Model, backend: Backend) -> Iterator[str]:
+    if unread := backend.unread_keys(model.spec.config):
         keys = ", ".join(f"spec.config.{key}" for key in unread)
         yield f"backend {backend.name} does not read {keys}"

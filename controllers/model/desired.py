@@ -11,11 +11,13 @@ import math
 from typing import TYPE_CHECKING
 
 from controllers.model import names
+from controllers.model.cache import model_volume
 from controllers.model.metadata import (
     managed_annotations,
     pod_annotations,
     pod_labels,
 )
+from controllers.model.placement import Spread, template_hash
 from flexinfer.errors import ConfigurationError
 from flexinfer.kinds.deployment import Deployment
 from flexinfer.kinds.service import Service
@@ -37,6 +39,7 @@ _HUGGING_FACE_CACHE = f"{MODELS_PATH}/.cache/huggingface"
 # The groups that own /dev/kfd and /dev/dri on the common distributions: video and render.
 _AMD_DEVICE_GROUPS = (109, 992)
 _STARTUP_PERIOD = 5
+_HEAVIEST = 100  # of a preferred term, by Kubernetes' rule
 
 
 def selector(model: Model, live: Deployment | None) -> dict[str, str]:
@@ -49,16 +52,22 @@ def selector(model: Model, live: Deployment | None) -> dict[str, str]:
     return names.selector_labels(model)
 
 
-def service(model: Model, plan: Plan, labels: Mapping[str, str]) -> Tree:
+def service(
+    model: Model, plan: Plan, labels: Mapping[str, str], *, active: str | None = None
+) -> Tree:
     """Return the Service; it selects the pods by *labels*, as their Deployment does.
 
     So old and new pods stay behind it during a rollout, whatever the selector was made of.
+    *active* are the names that the Model of a group answers for now, None outside of groups.
     """
     port = plan.backend.port
+    metadata = _metadata(model, plan)
+    if active is not None:
+        metadata["annotations"] |= {names.ACTIVE_SERVICES_ANNOTATION: active}
     return {
         "apiVersion": Service.resource.api_version,
         "kind": Service.resource.kind,
-        "metadata": _metadata(model, plan),
+        "metadata": metadata,
         "spec": {
             "selector": dict(labels),
             "ports": [{"name": names.PORT, "port": port, "targetPort": port, "protocol": "TCP"}],
@@ -73,15 +82,19 @@ def deployment(
 
     *environment* may hold DEFAULT_SHM_SIZE_LIMIT.
     """
-    metadata = _metadata(model, plan)
-    generation = {names.GENERATION_ANNOTATION: str(model.metadata.generation)}
-    metadata["annotations"] = metadata["annotations"] | generation
-    template = {
+    template: Tree = {
         "metadata": {
             "labels": {**pod_labels(model, plan), **labels},
             "annotations": pod_annotations(model, plan),
         },
         "spec": _pod_spec(model, plan, labels, shm_size(environment)),
+    }
+    metadata = _metadata(model, plan)
+    hashed = names.INHERITED if plan.keeps_template else template_hash(template)
+    metadata["annotations"] |= {
+        names.GENERATION_ANNOTATION: str(model.metadata.generation),
+        names.PLACEMENT_ANNOTATION: plan.placement.encode(),
+        names.TEMPLATE_ANNOTATION: hashed,
     }
     return {
         "apiVersion": Deployment.resource.api_version,
@@ -91,7 +104,7 @@ def deployment(
             "replicas": plan.replicas,
             "selector": {"matchLabels": dict(labels)},
             "strategy": _strategy(plan),
-            "template": template,
+            **({} if plan.keeps_template else {"template": template}),
         },
     }
 
@@ -129,7 +142,7 @@ def _metadata(model: Model, plan: Plan) -> Tree:
 
 def _strategy(plan: Plan) -> Tree | None:
     """End an old pod first if its successor asks for what it holds: GPUs, its node, a volume."""
-    if not plan.launch.accelerator.count and plan.replicas <= 1 and not plan.claim:
+    if not plan.launch.accelerator.count and plan.most <= 1 and not plan.claim:
         return None
     return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
 
@@ -144,26 +157,33 @@ def _pod_spec(model: Model, plan: Plan, labels: Mapping[str, str], shm_size: str
         "runtimeClassName": "nvidia" if on_nvidia else None,
         "nodeSelector": model.spec.node_selector or None,
         "tolerations": tolerations(model) or None,
-        "affinity": _one_per_node(labels) if plan.replicas > 1 else None,
-        "topologySpreadConstraints": _spread(labels) if plan.replicas > 1 else None,
+        "affinity": _apart(labels, plan.spread),
+        "topologySpreadConstraints": _evenly(labels),
         "securityContext": _pod_security(plan),
         "containers": [_container(model, plan)],
         "volumes": [
-            {"name": "model", **_model_volume(plan)},
+            {"name": "model", **model_volume(model, plan.cache)},
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": shm_size}},
         ],
     }
 
 
-def _one_per_node(labels: Mapping[str, str]) -> Tree:
+def _apart(labels: Mapping[str, str], spread: Spread) -> Tree:
+    """Keep replicas on nodes of their own, as a rule or as a wish; see `placement`."""
     term = {
         "labelSelector": {"matchLabels": dict(labels)},
         "topologyKey": "kubernetes.io/hostname",
     }
-    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    if spread is Spread.REQUIRED:
+        # Among the pods of one template: those of the last one would keep the next off their
+        # nodes, and a rollout that relaxes the rule would wait for a place for ever.
+        rule = term | {"matchLabelKeys": ["pod-template-hash"]}
+        return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [rule]}}
+    wish = {"weight": _HEAVIEST, "podAffinityTerm": term}
+    return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}}
 
 
-def _spread(labels: Mapping[str, str]) -> Sequence[Tree]:
+def _evenly(labels: Mapping[str, str]) -> Sequence[Tree]:
     return [
         {
             "maxSkew": 1,
@@ -181,12 +201,6 @@ def _pod_security(plan: Plan) -> Tree:
         "seccompProfile": {"type": "RuntimeDefault"},
         "supplementalGroups": list(_AMD_DEVICE_GROUPS) if on_amd else None,
     }
-
-
-def _model_volume(plan: Plan) -> Tree:
-    if plan.claim:
-        return {"persistentVolumeClaim": {"claimName": plan.claim}}
-    return {"emptyDir": {}}
 
 
 def _container(model: Model, plan: Plan) -> Tree:

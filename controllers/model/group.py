@@ -25,7 +25,7 @@ this is a total order.
 Nothing but force breaks a cooldown, not even a higher priority: so swaps that end pods are at
 least a cooldown apart, until who lost the GPUs is ready again. Demand that goes on gets its turn
 at the end of it. It does not protect who scaled to zero meanwhile or has lost its weights, since
-there are no pods to end.
+there are no pods to end; nor who could not start, and so lets the others go first for a while.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from api.flexinfer.v1alpha2.reasons import Phase
-from controllers.model.member import DEMAND, RECENT, after
+from controllers.model.member import DEMAND, RECENT, SECOND_CHANCE, after
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -74,13 +74,15 @@ def elect(members: Iterable[Member], now: datetime) -> Election:
     if not living:
         return Election(because="the group has no members")
     leader, because = _choose(living, now)
-    others = sorted((m for m in living if m is not leader), key=lambda m: (-m.priority, m.name))
+    others = sorted(
+        (m for m in living if m.name != leader.name), key=lambda m: (-m.priority, m.name)
+    )
     moments = sorted(moment for moment in _moments(living) if moment > now)
     return Election(
         leader=leader.name,
         order=(leader.name, *(member.name for member in others)),
         because=because,
-        until=next((at for at in moments if _choose(living, at)[0] is not leader), None),
+        until=next((at for at in moments if _choose(living, at)[0].name != leader.name), None),
         is_claimed=leader.is_active,
     )
 
@@ -119,6 +121,7 @@ class _Field:
 
 
 def _choose(living: Sequence[Member], now: datetime) -> _Choice:
+    living = [member.at(now) for member in living]
     forced = [m for m in living if m.is_forced and m.is_cached]
     if len(forced) == 1:
         return forced[0], f"{forced[0].name} has spec.gpu.forcePromotion"
@@ -137,7 +140,7 @@ def _cooldown(field: _Field) -> _Choice | None:
     end, incumbent = field.cooldown_end, field.incumbent
     if end is None or field.now >= end or incumbent is None or not incumbent.is_cached:
         return None
-    if not (incumbent.is_running or field.is_asked(incumbent)):
+    if not (incumbent.is_running or field.is_asked(incumbent)) or incumbent.is_out:
         return None
     return incumbent, f"after a swap {incumbent.name} keeps the GPUs until {end:%H:%M:%S} UTC"
 
@@ -210,6 +213,8 @@ def _is_busy(field: _Field, holder: Member) -> bool:
 
 def _is_starting(member: Member) -> bool:
     """Tell whether it comes up; without its weights only pods that are there already do."""
+    if member.is_out:
+        return False
     if member.phase is Phase.PENDING:
         return member.is_cached
     return member.phase is Phase.LOADING
@@ -253,6 +258,8 @@ def _moments(living: Sequence[Member]) -> Iterator[datetime]:
             yield from (after(member.last_active, window) for window in windows)
         if member.is_active and (end := _cooldown_end(living, member)):
             yield end
+        if member.failed_at is not None:
+            yield after(member.failed_at, SECOND_CHANCE)
 
 
 def _age(member: Member) -> float:

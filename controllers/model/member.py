@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -21,6 +21,9 @@ DEMAND = timedelta(minutes=2)
 
 RECENT = timedelta(minutes=5)
 """How long after a request a Model that is not up yet goes before the others."""
+
+SECOND_CHANCE = timedelta(minutes=10)
+"""How long a Model that could not start lets others go first, unless its spec changes."""
 
 _LATEST = datetime.max.replace(tzinfo=UTC)
 # Seconds: no longer than this is a start waited for, whatever a config says that is reported wrong.
@@ -42,8 +45,9 @@ class Member:
     """Be what the election reads of a Model.
 
     `is_cached` says that its weights are where replicas can start from; `cold_start` how long it
-    may take to come up; `cooldown` is its own `swapCooldown`. `phase`, `state` and `preempted_at`
-    are those of its last status.
+    may take to come up; `cooldown` is its own `swapCooldown`. `failed_at` is when it could not
+    start with its present spec, and `is_out`, which `at` sets, whether that still counts. `phase`,
+    `state` and `preempted_at` are those of its last status.
     """
 
     name: str
@@ -56,6 +60,8 @@ class Member:
     state: str = ""
     last_active: datetime | None = None
     preempted_at: datetime | None = None
+    failed_at: datetime | None = None
+    is_out: bool = False
     cooldown: timedelta | None = None
     cold_start: timedelta = timedelta(0)
 
@@ -72,7 +78,12 @@ class Member:
     @property
     def can_serve(self) -> bool:
         """Tell whether it would come up if it had the GPUs, as far as is known."""
-        return self.is_cached and self.phase is not Phase.FAILED
+        return self.is_cached and self.phase is not Phase.FAILED and not self.is_out
+
+    def at(self, now: datetime) -> Member:
+        """Return the member as it is *now*."""
+        is_out = self.failed_at is not None and now < after(self.failed_at, SECOND_CHANCE)
+        return self if is_out == self.is_out else replace(self, is_out=is_out)
 
     @property
     def patience(self) -> timedelta:
@@ -107,9 +118,14 @@ def member_of(model: Model) -> Member:
         state=(shared and shared.state) or "",
         last_active=status.last_active_time,
         preempted_at=shared.preempted_at if shared else None,
+        failed_at=shared.failed_at if shared and _is_told_of_now(model) else None,
         cooldown=None if cooldown is None else timedelta(seconds=cooldown.seconds),
         cold_start=timedelta(seconds=_start_seconds(model)),
     )
+
+
+def _is_told_of_now(model: Model) -> bool:
+    return model.status.observed_generation == model.metadata.generation
 
 
 def keeps_loading(member: Member, now: datetime) -> bool:

@@ -19,6 +19,8 @@ GENERATION_ANNOTATION = "flexinfer.ai/model-generation"
 # On the Deployment: what nodes decided of the template, and the template itself, hashed.
 PLACEMENT_ANNOTATION = "flexinfer.ai/placement"
 TEMPLATE_ANNOTATION = "flexinfer.ai/template"
+# In place of the hash: another version made the template, and it is left alone.
+INHERITED = "inherited"
 SERVICE_LABELS_ANNOTATION = "flexinfer.ai/service-labels"
 SERVED_MODEL_ANNOTATION = "litellm.flexinfer.ai/served-model"
 ALIASES_ANNOTATION = "litellm.flexinfer.ai/aliases"
@@ -43,6 +45,11 @@ RETAINED_LABEL = "flexinfer.ai/retained"
 
 CONTAINER = "model"
 PORT = "http"
+
+
+def made_claim(model: str) -> str:
+    """Return the name of the claim made for the Model of that name."""
+    return f"{model}-cache"
 
 
 def selector_labels(model: Model) -> dict[str, str]:

@@ -22,10 +22,9 @@ from flexinfer.meta.envelope import decode_tree, encode_sorted
 from internal.gpu.accelerator import Accelerator, Vendor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from flexinfer.kinds.deployment import Deployment
-    from flexinfer.kinds.persistentvolumeclaim import PersistentVolumeClaim
     from flexinfer.kinds.pod import Pod
     from flexinfer.meta.envelope import Tree
 
@@ -78,40 +77,41 @@ class Placement:
 
 
 def choose_spread(
-    replicas: int, fitting: int, claim: PersistentVolumeClaim | None
+    replicas: int, fitting: int, claim: str, modes: Sequence[str] | None
 ) -> tuple[Spread, str]:
     """Decide how strictly *replicas* keep apart, and say so where they may have to share a node.
 
-    *fitting* is how many nodes can take a pod. A rule that cannot be met would leave replicas
+    *fitting* is how many nodes can take a pod; *modes* are the access modes of *claim*, None when
+    nobody knows them yet or there is no claim. A rule that cannot be met would leave replicas
     without a place for ever, so it then becomes a wish. One replica has nobody to keep from; its
     rule is a wish as well, so that adding a second one later changes no pod.
     """
     if replicas <= 1:
         return Spread.PREFERRED, ""
-    if claim is not None and _SHARED_MODES.isdisjoint(claim.spec.access_modes):
-        modes = ", ".join(claim.spec.access_modes) or "no access mode"
+    if modes is not None and _SHARED_MODES.isdisjoint(modes):
         return Spread.PREFERRED, (
-            f"PersistentVolumeClaim {claim.metadata.name} has {modes}, so that one node at a time "
-            "can mount it, and replicas may share a node; use ReadWriteMany or ReadOnlyMany to "
-            "spread them"
+            f"PersistentVolumeClaim {claim} has {', '.join(modes) or 'no access mode'}, so that "
+            "one node at a time can mount it and replicas may share a node; use ReadWriteMany or "
+            "ReadOnlyMany to spread them"
         )
     if fitting < replicas:
+        nodes = "1 node fits" if fitting == 1 else f"{fitting} nodes fit"
         return Spread.PREFERRED, (
-            f"{fitting} nodes fit {replicas} replicas, so that replicas may share a node; "
+            f"{nodes} {replicas} replicas, so that replicas may share a node; "
             "add nodes to spread them"
         )
     return Spread.REQUIRED, ""
 
 
-def template_hash(deployment: Tree) -> str:
-    """Return what tells whether two intents make the same pods."""
-    return sha256(encode_sorted(deployment["spec"]["template"])).hexdigest()[:_HASH_DIGITS]
+def template_hash(template: Tree) -> str:
+    """Return what tells whether two templates make the same pods."""
+    return sha256(encode_sorted(template)).hexdigest()[:_HASH_DIGITS]
 
 
 def is_same_template(deployment: Deployment, intent: Tree) -> bool:
     """Tell whether *deployment* was last applied with the pods of *intent*."""
     recorded = deployment.metadata.annotations.get(names.TEMPLATE_ANNOTATION)
-    return recorded == template_hash(intent)
+    return recorded == template_hash(intent["spec"]["template"])
 
 
 def patience_ends(pods: Iterable[Pod]) -> datetime | None:

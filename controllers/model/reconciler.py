@@ -3,66 +3,73 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
-from api.flexinfer.v1alpha2.model_status import GPUStatus, ModelStatus
 from api.flexinfer.v1alpha2.model_types import Model
-from api.flexinfer.v1alpha2.reasons import Reason
-from controllers.model import desired, names, status
-from controllers.model.decision import Blocked, claim_of, decide
-from controllers.model.pods import living
-from controllers.model.ports import reclaim
+from controllers.model import cache_claim, cache_state
+from controllers.model.activity import use_of
+from controllers.model.children import Children
+from controllers.model.decision import Blocked, decide, read
+from controllers.model.demand import demand
+from controllers.model.grouplocks import GroupLocks
+from controllers.model.lookup import Lookup, serving
+from controllers.model.member import group_of
+from controllers.model.placement import patience_ends
+from controllers.model.report import Report
 from controllers.model.rollout import REFUSALS, Rollout
+from controllers.model.settled import settle
 from controllers.model.verdict import Observed
+from controllers.model.waking import Waking
 from flexinfer import log
-from flexinfer.apply import Applier, LiveClient, StatusWriter
-from flexinfer.client.protocol import Patch
-from flexinfer.errors import ConflictError, DecodeError, InvalidError, TerminalError
-from flexinfer.kinds.deployment import Deployment
-from flexinfer.kinds.node import Node
-from flexinfer.kinds.persistentvolumeclaim import PersistentVolumeClaim
-from flexinfer.kinds.pod import Pod
-from flexinfer.kinds.service import Service
+from flexinfer.errors import DecodeError
 from flexinfer.reconcile import Request, Result
-from internal.gpu.inventory import gpus_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from api.flexinfer.v1alpha2.model_status import ModelStatus
+    from controllers.model.activity import Use
     from controllers.model.decision import Plan
+    from controllers.model.demand import Demand, Group
+    from controllers.model.lookup import ModelClient
+    from controllers.model.metrics import ModelMetrics
     from flexinfer.apply.reverted import RevertObserver
-    from flexinfer.meta.envelope import ObjectMeta, Tree
-    from flexinfer.meta.object import Object
-    from flexinfer.meta.resource import Resource
-
-    T = TypeVar("T", bound=Object)
+    from flexinfer.kinds.deployment import Deployment
+    from flexinfer.kinds.pod import Pod
+    from flexinfer.recorder import EventRecorder
 
 _log = log.get_logger(__name__)
 
-PODS_BY_MODEL = "model"
-"""Index of the pod informer: namespace/name of the Model that a pod says it belongs to."""
+# Until a Model is looked at again whose status has changed how many replicas it wants.
+_AT_ONCE = timedelta(seconds=1)
 
 
-class ModelClient(LiveClient, Protocol):
-    """Be a client that has indexes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """Be what there was of a Model when its reconcile began, at `now`.
 
-    async def by_index(
-        self, kind: type[T], index: str, value: str, *, namespace: str = ""
-    ) -> Sequence[T]:
-        """Return the objects that an index has under *value*."""
+    `labelled` are all pods that carry its label, `pods` those of its Deployment.
+    """
+
+    now: datetime
+    deployment: Deployment | None
+    labelled: Sequence[Pod]
+    pods: Sequence[Pod]
+
+    @property
+    def replicas(self) -> int:
+        """Return the replicas that the Deployment asks for."""
+        return self.deployment.spec.replicas if self.deployment else 0
 
 
 class ModelReconciler:
-    """Turn a Model into a Service and a Deployment, and say in its status how it is doing.
+    """Turn a Model into its children, and say in its status how it is doing.
 
-    *environment* holds the default images. Never deletes anything: children go with their Model
-    by their owner reference. A Model that cannot be scheduled is looked at again every 30
-    seconds, one whose child's name is taken every 10, one of which the API server refused a
-    child every 5 minutes. A change that a field can never take waits for the Model to change;
-    all else is left to the queue's backoff.
+    *environment* holds the default images. Children go with their Model by their owner reference;
+    Jobs that prepare what is not wanted any more are deleted, nothing else is. Models of one shared
+    GPU group are reconciled one at a time.
     """
 
     def __init__(
@@ -70,166 +77,191 @@ class ModelReconciler:
         client: ModelClient,
         *,
         environment: Mapping[str, str],
+        metrics: ModelMetrics,
+        recorder: EventRecorder,
         on_reverted: RevertObserver | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._client = client
         self._environment = environment
         self._now = now
-        self._applier = Applier(client, field_manager=names.FIELD_MANAGER, on_reverted=on_reverted)
-        self._status = StatusWriter(
-            client, field_manager=names.FIELD_MANAGER, foreign=("lastActiveTime",)
-        )
+        self._lookup = Lookup(client)
+        self._children = Children(client, environment=environment, on_reverted=on_reverted)
+        self._report = Report(client, metrics=metrics, recorder=recorder)
+        self._waking = Waking(client, now=now)
+        self._groups = GroupLocks()
 
     async def reconcile(self, request: Request) -> Result:
         """Bring one Model nearer to what its spec asks for."""
+        group = await self._group(request)
+        async with self._groups.hold(group):
+            if await self._group(request) != group:  # it has just changed: hold the other one
+                return Result(requeue_after=_AT_ONCE.total_seconds())
+            try:
+                model = await self._client.get(Model, request)
+            except DecodeError as error:
+                return await self._report_misfit(request, error)
+            if model is None:
+                self._forget(request)
+                return Result()
+            if model.metadata.deletion_timestamp is not None:
+                await self._let_go(model)
+                return Result()
+            return await self._reconcile(model)
+
+    async def _group(self, request: Request) -> str:
+        """Return the shared GPU group of a Model, as far as it can be read."""
         try:
             model = await self._client.get(Model, request)
-        except DecodeError as error:
-            return await self._report_misfit(request, error)
-        if model is None:
-            self._applier.forget(Model.resource, request)
-            self._status.forget(Model.resource, request)
-            return Result()
-        if model.metadata.deletion_timestamp is not None:
-            return Result()
-        return await self._reconcile(model)
+        except DecodeError:
+            return ""
+        name = group_of(model) if model else ""
+        return str(Request(request.namespace, name)) if name else ""
+
+    def _forget(self, request: Request) -> None:
+        self._children.forget(request)
+        self._waking.forget(request)
+        self._report.forget(request)
 
     async def _reconcile(self, model: Model) -> Result:
-        nodes = await self._client.list(Node) if model.gpu_count else ()
-        decision = decide(model, nodes, self._environment)
-        claim = await self._claim(model)
+        woken = await self._waking.heed(model.metadata)
+        if woken is not None:
+            model = _with_signal(model, woken)
+        found = await self._look(model)
+        now = found.now
+        decision = await self._decide(model, found)
+        use = use_of(model.status, found.pods)
+        wanted, group = await self._demand(model, decision, use, found)
         rollout = Rollout()
         if not isinstance(decision, Blocked):
-            is_claimless = bool(decision.claim) and claim is None
-            rollout = await self._apply(model, decision, is_claimless=is_claimless)
-        pods = await self._pods(model)
+            decision = replace(decision, replicas=wanted.replicas)
+            rollout = await self._roll_out(model, decision, wanted, found)
+        if isinstance(decision, Blocked) or rollout.error is not None:
+            rollout = await self._park(model, wanted, found, rollout)
         observed = Observed(
             decision=decision,
-            claim=claim,
-            deployment=await self._deployment(model),
-            pods=pods,
-            gpu=await self._gpu(pods) if model.gpu_count else None,
+            cache=rollout.cache,
+            demand=wanted,
+            deployment=await self._lookup.deployment(model),
+            pods=tuple(found.pods),
+            gpu=await self._lookup.gpu(found.pods) if model.gpu_count else None,
             problem=rollout.problem,
             drift=rollout.drift,
+            notes=rollout.notes,
         )
-        new = status.compute(model.metadata, model.status, observed, now=self._now())
-        await self._status.write(Model.resource, model.metadata, new.wire())
-        return rollout.look_again(decision)
+        new = await self._report.write(model, observed, use, now=now)
+        await self._waking.settle(model.metadata)
+        # By the status of now: how long a Model stays awake counts from when it turned Ready.
+        written = _with_status(model, new)
+        later = demand(written, decision, use_of(written.status, found.pods), group, now=now)
+        at_once = now + _AT_ONCE if later.replicas != wanted.replicas else None
+        return rollout.look_again(now, at_once, later.until, patience_ends(found.pods))
+
+    async def _demand(
+        self, model: Model, decision: Plan | Blocked, use: Use, found: _Found
+    ) -> tuple[Demand, Group | None]:
+        group = await self._lookup.group(model)
+        wanted = demand(model, decision, use, group, now=found.now)
+        is_cached = model.status.cache is not None and model.status.cache.ready
+        if group is None or not wanted.replicas or found.replicas or not is_cached:
+            return wanted, group
+        group = await self._lookup.group(model, is_live=True)
+        return demand(model, decision, use, group, now=found.now), group
+
+    async def _park(self, model: Model, wanted: Demand, found: _Found, rollout: Rollout) -> Rollout:
+        """End the pods of a Model that lost its GPUs and cannot be rolled out."""
+        standing = wanted.standing
+        if standing is None or standing.is_active or not found.replicas:
+            return rollout
+        try:
+            await self._children.park(model)
+        except REFUSALS as error:
+            return replace(rollout, error=rollout.error or error)
+        return rollout
+
+    async def _let_go(self, model: Model) -> None:
+        """End the pods of a Model of a group whose deletion somebody's finalizer holds up."""
+        live = await self._lookup.deployment(model) if group_of(model) else None
+        if live is not None and live.spec.replicas and live.metadata.deletion_timestamp is None:
+            await self._children.park(model)
+
+    async def _look(self, model: Model) -> _Found:
+        labelled = await self._lookup.pods(model)
+        return _Found(
+            now=self._now(),
+            deployment=await self._lookup.deployment(model),
+            labelled=labelled,
+            pods=serving(model, labelled),
+        )
+
+    async def _decide(self, model: Model, found: _Found) -> Plan | Blocked:
+        reading = read(model)
+        if isinstance(reading, Blocked):
+            return reading
+        cache = reading.cache
+        claim = await self._lookup.claim(model, cache.claim)
+        modes = claim.spec.access_modes if claim else None
+        if claim is None and cache.is_made:
+            modes = cache_claim.ACCESS_MODES
+        nodes = await self._lookup.nodes(model)
+        return settle(
+            model,
+            reading,
+            decide(model, reading, nodes, self._environment, modes=modes),
+            live=found.deployment,
+            pods=found.pods,
+            environment=self._environment,
+            now=found.now,
+        )
+
+    async def _roll_out(self, model: Model, plan: Plan, wanted: Demand, found: _Found) -> Rollout:
+        """Apply the children; pods are started only once they would find their weights."""
+        rollout = Rollout()
+        live = found.deployment
+        try:
+            drift = list(await self._children.service(model, plan, live, wanted))
+            if plan.cache.is_made:
+                kept, refused = await self._children.claim(model, plan.claim)
+                drift += kept
+                rollout = replace(rollout, notes=(refused,) if refused else ())
+            rollout = replace(rollout, drift=tuple(drift))
+            rollout = await self._prepare(model, plan, rollout, found)
+            may_start = rollout.cache is not None and rollout.cache.may_start
+            if may_start or (live is not None and wanted.replicas == 0):
+                drift += await self._children.deployment(model, plan, live)
+        except REFUSALS as error:
+            return replace(rollout, error=error)
+        return replace(rollout, drift=tuple(drift))
+
+    async def _prepare(self, model: Model, plan: Plan, rollout: Rollout, found: _Found) -> Rollout:
+        """Run the Job that the cache needs, and end those that it does not."""
+        seen = await self._lookup.cache(model, plan.cache, found.labelled)
+        cache = cache_state.observe(model, plan.cache, seen, self._environment, now=found.now)
+        if plan.cache.is_made and seen.claim is not None:
+            shrink = cache_claim.shrink_note(model, seen.claim)
+            growth = "" if rollout.notes else cache_claim.growth_note(model, seen.claim)
+            notes = tuple(filter(None, (*rollout.notes, shrink, growth)))
+            rollout = replace(rollout, notes=notes)
+        await self._children.end_jobs(cache.obsolete)
+        if cache.job is not None:
+            await self._children.job(model, cache.job)
+        return replace(rollout, cache=cache)
 
     async def _report_misfit(self, request: Request, error: DecodeError) -> Result:
         """Write into the status that the Model does not fit its type, and wait for a change."""
         stored = await self._client.read(Model.resource, request)
-        if stored is None or stored.meta.deletion_timestamp is not None:
-            return Result()
-        _log.warning("the model does not fit its type", field=error.field)
-        observed = Observed(decision=Blocked(reason=Reason.INVALID_SPEC, message=str(error)))
-        previous = _readable_status(stored.tree(Model.resource))
-        new = status.compute(stored.meta, previous, observed, now=self._now())
-        await self._status.write(Model.resource, stored.meta, new.wire())
+        if stored is not None and stored.meta.deletion_timestamp is None:
+            _log.warning("the model does not fit its type", field=error.field)
+            await self._report.misfit(stored, error, now=self._now())
         return Result()
 
-    async def _apply(self, model: Model, plan: Plan, *, is_claimless: bool) -> Rollout:
-        """Apply the children; without the claim nothing that would mount it is rolled out."""
-        labels = desired.selector(model, await self._deployment(model))
-        drift: list[str] = []
-        try:
-            service = desired.service(model, plan, labels)
-            drift += await self._apply_child(model, Service.resource, service)
-            if not is_claimless:
-                deployment = desired.deployment(model, plan, labels, self._environment)
-                drift += await self._apply_child(model, Deployment.resource, deployment)
-        except REFUSALS as error:
-            return Rollout(drift=tuple(drift), error=error)
-        return Rollout(drift=tuple(drift))
 
-    async def _apply_child(self, model: Model, resource: Resource, intent: Tree) -> Sequence[str]:
-        """Return the fields that are not what *intent* asks for because they never change."""
-        try:
-            applied = await self._applier.apply(resource, intent, owner=model)
-        except (InvalidError, TerminalError):  # the second when it is known who holds the port
-            if not await self._reclaim_ports(model, resource, intent):
-                raise
-            applied = await self._applier.apply(resource, intent, owner=model)
-        return [f"{resource.kind} {path}" for path in applied.drift]
-
-    async def _reclaim_ports(self, model: Model, resource: Resource, intent: Tree) -> bool:
-        """Take back ports that somebody renumbered; tell whether there were any."""
-        live = await self._client.read(resource, model.key)
-        if live is None or not _controls(model.metadata, live.meta):
-            return False
-        patch = reclaim(live.tree(resource), intent)
-        if not patch:
-            return False
-        _log.info("taking back a port that somebody changed", kind=resource.kind)
-        try:
-            await self._client.patch(
-                resource,
-                model.key,
-                patch,
-                content_type=Patch.JSON,
-                field_manager=names.FIELD_MANAGER,
-            )
-        except InvalidError as error:  # how the API server says that a test failed
-            raise ConflictError(f"{resource.kind} {model.key} was changed meanwhile") from error
-        return True
-
-    async def _deployment(self, model: Model) -> Deployment | None:
-        """Return the Model's own Deployment; one of somebody else counts as none."""
-        live = await self._client.get(Deployment, model.key)
-        if live is None or not _controls(model.metadata, live.metadata):
-            return None
-        return live
-
-    async def _claim(self, model: Model) -> PersistentVolumeClaim | None:
-        name = claim_of(model)
-        if not name:
-            return None
-        key = Request(model.metadata.namespace, name)
-        return await self._client.get(PersistentVolumeClaim, key)
-
-    async def _pods(self, model: Model) -> tuple[Pod, ...]:
-        """Return the pods that carry the Model's label and come from its Deployment."""
-        found = await self._client.by_index(
-            Pod, PODS_BY_MODEL, str(model.key), namespace=model.metadata.namespace
-        )
-        return tuple(pod for pod in found if _comes_from(model, pod))
-
-    async def _gpu(self, pods: Sequence[Pod]) -> GPUStatus | None:
-        """Describe the GPU of the newest pod that was placed."""
-        name = next((pod.spec.node_name for pod in living(pods) if pod.spec.node_name), "")
-        node = await self._client.get(Node, Request("", name)) if name else None
-        gpus = next(iter(gpus_of(node)), None) if node else None
-        if gpus is None:
-            return None
-        return GPUStatus(
-            node=name,
-            device=gpus.product or None,
-            vendor=gpus.vendor.display_name,
-            architecture=gpus.architecture or None,
-            memory_mb=gpus.memory_mb,
-        )
+def _with_signal(model: Model, woken: datetime) -> Model:
+    """Return the Model as it is once the signal that was just written has come back."""
+    return _with_status(model, model.status.model_copy(update={"last_active_time": woken}))
 
 
-def _controls(owner: ObjectMeta, child: ObjectMeta) -> bool:
-    return child.controller is not None and child.controller.uid == owner.uid
-
-
-def _comes_from(model: Model, pod: Pod) -> bool:
-    """Tell whether a ReplicaSet of the Model's Deployment made the pod.
-
-    A ReplicaSet is named after its Deployment and a hash. Reading ReplicaSets would cost one
-    more informer to tell the same.
-    """
-    owner = pod.metadata.controller
-    if owner is None or owner.kind != "ReplicaSet":
-        return False
-    return owner.name.rpartition("-")[0] == model.metadata.name
-
-
-def _readable_status(tree: Tree) -> ModelStatus:
-    """Return the status of an object that does not fit its type, if at least that can be read."""
-    try:
-        return ModelStatus.model_validate(tree.get("status") or {})
-    except ValidationError:
-        return ModelStatus()
+def _with_status(model: Model, new: ModelStatus) -> Model:
+    signal = model.status.last_active_time
+    kept = new if new.last_active_time else new.model_copy(update={"last_active_time": signal})
+    return model.model_copy(update={"status": kept})

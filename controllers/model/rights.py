@@ -2,9 +2,10 @@
 """What the Model controller may do, no more: each right is used, and missed when it is gone.
 
 Children are read once live before their first apply, so they need get; server-side apply of an
-object that is not there needs create beside patch. Nothing is deleted: the garbage collector
-does that. On clusters with the admission plug-in OwnerReferencesPermissionEnforcement, which is
-off by default, `update` on `models/finalizers` has to be granted on top.
+object that is not there needs create beside patch. Jobs alone are deleted: the garbage collector
+does the rest. `patch` on models removes the annotation that wakes one. On clusters with the
+admission plug-in OwnerReferencesPermissionEnforcement, which is off by default, `update` on
+`models/finalizers` has to be granted on top.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ _WATCH = ("list", "watch")
 _OWN = ("get", "list", "watch", "create", "patch")
 
 RULES = (
-    Rule(groups=(GROUP,), resources=("models",), verbs=_WATCH),
+    Rule(groups=(GROUP,), resources=("models",), verbs=(*_WATCH, "patch")),
     Rule(groups=(GROUP,), resources=("models/status",), verbs=("patch",)),
     Rule(groups=("apps",), resources=("deployments",), verbs=_OWN),
-    Rule(groups=("",), resources=("services",), verbs=_OWN),
-    Rule(groups=("",), resources=("pods", "nodes", "persistentvolumeclaims"), verbs=_WATCH),
+    Rule(groups=("batch",), resources=("jobs",), verbs=(*_OWN, "delete")),
+    Rule(groups=("",), resources=("services", "persistentvolumeclaims"), verbs=_OWN),
+    Rule(groups=("",), resources=("pods", "nodes"), verbs=_WATCH),
     *recorder.RULES,
 )

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from api.flexinfer.v1alpha2.reasons import Reason
-from controllers.model.decision import Blocked
 from controllers.model.verdict import Problem
 from flexinfer.errors import (
     BadRequestError,
@@ -20,10 +19,10 @@ from flexinfer.errors import (
 from flexinfer.reconcile import Result
 
 if TYPE_CHECKING:
-    from controllers.model.decision import Plan
+    from datetime import datetime
 
-# Seconds until a Model that no node fits is looked at again.
-_AGAIN = 30.0
+    from controllers.model.cache_state import CacheState
+
 # Seconds until a refused child is sent again: only another admission policy could let it in.
 _REFUSED = 300.0
 # Seconds until the name of a child that is not ours is tried again: what a deleted Model of the
@@ -59,9 +58,14 @@ REFUSALS = tuple(refusal.error for refusal in _REFUSALS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """Be what applying came to; `error`, one of REFUSALS, is what stopped it."""
+    """Be what applying came to; `error`, one of REFUSALS, is what stopped it.
+
+    `cache` is None when nothing was looked at; `notes` are what a user should know.
+    """
 
     drift: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    cache: CacheState | None = None
     error: Exception | None = None
 
     @property
@@ -72,17 +76,21 @@ class Rollout:
         refusal = _refusal_of(self.error)
         return Problem(refusal.reason, str(self.error), is_passing=refusal.passing)
 
-    def look_again(self, decision: Plan | Blocked) -> Result:
-        """Say when to look again; raise the error when the queue's backoff is to decide."""
+    def look_again(self, now: datetime, *moments: datetime | None) -> Result:
+        """Say when to look again: at the next of *moments*, when something changes by itself.
+
+        Raises the error when the queue's backoff is to decide.
+        """
+        times = [self.cache.retry_at if self.cache else None, *moments]
+        waits = [(at - now).total_seconds() for at in times if at is not None and at > now]
         if self.error is None:
-            is_up_to_nodes = isinstance(decision, Blocked) and not decision.concerns_spec
-            return Result(requeue_after=_AGAIN if is_up_to_nodes else None)
+            return Result(requeue_after=min(waits, default=None))
         if _is_namespace_ending(self.error):
             return Result()  # the Model goes with it
         wait = _refusal_of(self.error).wait
         if wait is None:
             raise self.error
-        return Result(requeue_after=wait)
+        return Result(requeue_after=min([wait, *waits]))
 
 
 def _refusal_of(error: Exception) -> _Refusal:

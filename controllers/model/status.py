@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from api.flexinfer.v1alpha2.model_spec import CacheStrategy
-from api.flexinfer.v1alpha2.model_status import CacheStatus, ModelStatus
+from api.flexinfer.v1alpha2.model_status import ModelStatus
 from api.flexinfer.v1alpha2.reasons import ConditionType, Phase, Reason
 from controllers.model.decision import Blocked
+from controllers.model.placement import patience_ends
 from controllers.model.pods import living, substage
-from controllers.model.verdict import is_bound, judge, unbound
+from controllers.model.verdict import judge
 from flexinfer import conditions
 from flexinfer.meta.condition import ConditionStatus
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
+    from api.flexinfer.v1alpha2.model_status import SharedGroupStatus
     from controllers.model.decision import Plan
     from controllers.model.verdict import Observed, Verdict
     from flexinfer.meta.condition import Condition
@@ -49,7 +50,8 @@ def compute(
         conditions=tuple(_conditions(meta, previous, observed, verdict, now)),
         endpoint=endpoint(meta, plan) if plan else previous.endpoint,
         gpu=observed.gpu or previous.gpu if _is_on_gpus(plan) else None,
-        cache=_cache(plan, observed) if plan else previous.cache,
+        shared_group=_shared_group(observed, verdict, now),
+        cache=observed.cache.status if observed.cache else previous.cache,
         loading_substage=stage,
         loading_progress_at=(now if moved else previous.loading_progress_at) if stage else None,
         message=_shorten(verdict.message) or None,
@@ -71,7 +73,7 @@ def _conditions(
 ) -> list[Condition]:
     """Return this controller's conditions; ImmutableFieldDrift is there only while it is true."""
     statements = list(_statements(observed, verdict))
-    said = {type_ for type_, *_ in statements}
+    said = {type_ for type_, *_ in statements} | _not_looked_at(observed)
     found = [c for c in previous.conditions if c.type in said]
     for type_, holds, reason, message in statements:
         found = conditions.set_condition(
@@ -86,22 +88,28 @@ def _conditions(
     return found
 
 
+def _not_looked_at(observed: Observed) -> set[ConditionType]:
+    """Return the conditions of which nothing was learned this time: they stay as they were."""
+    kept = set[ConditionType]()
+    if observed.cache is None:
+        kept.add(ConditionType.CACHED)
+    if observed.problem is not None:
+        kept.add(ConditionType.IMMUTABLE_FIELD_DRIFT)
+    return kept
+
+
 def _statements(observed: Observed, verdict: Verdict) -> Iterator[_Statement]:
     yield ConditionType.READY, verdict.is_ready, verdict.reason, verdict.message
     decision = observed.decision
     if isinstance(decision, Blocked):
         yield ConditionType.SCHEDULABLE, False, decision.reason, decision.message
         return
-    yield ConditionType.SCHEDULABLE, True, Reason.SCHEDULABLE, _placement(decision)
-    if not decision.claim:
-        text = "Weights are kept in the pod; there is nothing to prepare"
-        yield ConditionType.CACHED, True, Reason.NO_CACHE_JOB, text
-    elif is_bound(observed.claim):
-        text = f"PersistentVolumeClaim {decision.claim} is bound"
-        yield ConditionType.CACHED, True, Reason.PVC_BOUND, text
+    if decision.trouble is not None:
+        yield ConditionType.SCHEDULABLE, False, decision.trouble.reason, decision.trouble.message
     else:
-        text = unbound(decision, observed.claim)
-        yield ConditionType.CACHED, False, Reason.CACHE_NOT_READY, text
+        yield ConditionType.SCHEDULABLE, True, Reason.SCHEDULABLE, _placement(decision)
+    if (cache := observed.cache) is not None:
+        yield ConditionType.CACHED, cache.is_cached, cache.reason, cache.message
     if observed.drift:
         text = f"These fields cannot be changed: {', '.join(observed.drift)}"
         yield ConditionType.IMMUTABLE_FIELD_DRIFT, True, Reason.FIELD_IMMUTABLE, text
@@ -115,12 +123,15 @@ def _placement(plan: Plan) -> str:
     return f"Nodes offer {accelerator.count} {accelerator.vendor.resource}{architecture} per pod"
 
 
-def _cache(plan: Plan, observed: Observed) -> CacheStatus:
-    if not plan.claim:
-        return CacheStatus(strategy=CacheStrategy.NONE, ready=True)
-    return CacheStatus(
-        strategy=CacheStrategy.SHARED_PVC, ready=is_bound(observed.claim), pvc_name=plan.claim
-    )
+def _shared_group(observed: Observed, verdict: Verdict, now: datetime) -> SharedGroupStatus | None:
+    standing = observed.demand and observed.demand.standing
+    if not standing:
+        return None
+    shared = standing.with_phase(verdict.phase)
+    ends = patience_ends(living(observed.pods))
+    is_unplaced = verdict.reason is Reason.UNSCHEDULABLE and ends is not None and ends <= now
+    is_failing = verdict.phase is Phase.FAILED or is_unplaced
+    return standing.with_failure(shared, now) if is_failing else shared
 
 
 def _shorten(message: str) -> str:

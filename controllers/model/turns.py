@@ -33,21 +33,30 @@ class Turn:
 
 
 def take_turn(
-    leader: str, wanted: int, *, pods: Iterable[Pod], deployments: Iterable[Deployment]
+    model: str,
+    wanted: int,
+    *,
+    pods: Iterable[Pod],
+    deployments: Iterable[Deployment],
+    yields_to: str = "",
 ) -> Turn:
-    """Say how many of the *wanted* replicas the Model *leader* may have now.
+    """Say how many of the *wanted* replicas *model*, which is Active, may have now.
 
-    *pods* and *deployments* are those of the whole group, the leader's among them.
+    *pods* and *deployments* are those of the whole group, its own among them; *yields_to* is
+    who will lead soon in its stead.
     """
     holding = [pod for pod in pods if holds_gpu(pod)]
-    others = Counter(_owner(pod) for pod in holding if _owner(pod) != leader)
-    waiting = _pods_left(others) if others else _deployments_left(leader, deployments)
-    if not waiting or wanted == 0:
-        return Turn(replicas=wanted)
+    others = Counter(_owner(pod) for pod in holding if _owner(pod) != model)
+    if yields_to:
+        waiting = f"making way for {yields_to}"
+    else:
+        waiting = _pods_left(others) if others else _deployments_left(model, deployments)
     is_there = any(
-        _owner(pod) == leader and pod.metadata.deletion_timestamp is None for pod in holding
+        _owner(pod) == model and pod.metadata.deletion_timestamp is None for pod in holding
     )
-    return Turn(replicas=wanted) if is_there else Turn(replicas=0, waiting=waiting)
+    if not waiting or wanted == 0 or is_there:
+        return Turn(replicas=wanted)
+    return Turn(replicas=0, waiting=waiting)
 
 
 def holds_gpu(pod: Pod) -> bool:
@@ -76,7 +85,7 @@ def _pods_left(counts: Counter[str]) -> str:
     return f"waiting for the pods of {who} to go: {counts.total()} left"
 
 
-def _deployments_left(leader: str, deployments: Iterable[Deployment]) -> str:
-    names_ = sorted(d.metadata.name for d in deployments if not is_at_rest(d))
-    others = [name for name in names_ if name != leader]
-    return f"waiting for Deployment {' and '.join(others)} to end its pods" if others else ""
+def _deployments_left(model: str, deployments: Iterable[Deployment]) -> str:
+    busy = sorted(d.metadata.name for d in deployments if not is_at_rest(d))
+    others = " and ".join(name for name in busy if name != model)
+    return f"waiting for the Deployment of {others} to end its pods" if others else ""

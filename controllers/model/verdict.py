@@ -6,17 +6,21 @@
 | the spec is wrong, or no node fits | Failed | the reason why |
 | the same, but pods of this very spec serve (nodes were cordoned) | Ready | BackendReady |
 | an object could not be applied | Failed | NotOurs, ApplyFailed, FieldImmutable |
-| the API server has a passing trouble with it, and no replica is ready | Pending | ApplyFailed |
+| the API server has a passing trouble with it, and it would not be Ready | Pending | ApplyFailed |
+| the weights are not there, and no pod of this spec serves | Pending, Failed | CacheNotReady |
+| another Model of the group took the GPUs | Preempted | Preempted |
+| another Model of the group has the GPUs, and this one is asked for | Pending | Preempted |
 | no replica is wanted | Idle | WaitingForActivation |
+| the pods of another Model of the group have to go first | Pending | StartingBackend |
 | a replica is ready | Ready | BackendReady |
-| the claim is missing or not bound | Pending | CacheNotReady |
 | pods cannot be created | Failed | ReplicaFailure |
 | a container crashes, an image cannot be pulled | Failed | CrashLoopBackOff, ImagePullFailed |
 | the scheduler finds no place | Pending | Unschedulable |
 | pods start | Pending, then Loading | StartingBackend |
 
-The first line that fits decides; a missing claim comes before Idle, since waking would fail, and
-before Ready while pods serve an earlier spec.
+The first line that fits decides. Pods of a group's leader that load go on while weights are made
+anew. Weights come before Idle, since waking would fail, and before
+Ready while pods serve an earlier spec.
 """
 
 from __future__ import annotations
@@ -27,21 +31,24 @@ from typing import TYPE_CHECKING
 from api.flexinfer.v1alpha2.reasons import Phase, Reason
 from controllers.model import names
 from controllers.model.decision import Blocked
+from controllers.model.member import SECOND_CHANCE, after
 from controllers.model.pods import living, troubles
 from flexinfer.kinds.condition import find
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Sequence
 
     from api.flexinfer.v1alpha2.model_status import GPUStatus
+    from controllers.model.cache_state import CacheState
     from controllers.model.decision import Plan
+    from controllers.model.demand import Demand
+    from controllers.model.pods import Trouble
+    from controllers.model.standing import Standing
     from flexinfer.kinds.deployment import Deployment
-    from flexinfer.kinds.persistentvolumeclaim import PersistentVolumeClaim
     from flexinfer.kinds.pod import Pod
     from flexinfer.meta.envelope import ObjectMeta
 
 _FAILURES = {Reason.CRASH_LOOP, Reason.IMAGE_PULL_FAILED, Reason.REPLICA_FAILURE}
-_SHARED_MODES = {"ReadWriteMany", "ReadOnlyMany"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +64,21 @@ class Problem:
 class Observed:
     """Be everything that the status is computed from, beside the Model itself.
 
-    `deployment` is the Model's own or None; `gpu` is where the newest placed pod runs, None
-    when none was placed; `drift` are immutable fields that are not what the spec asks for.
+    `cache` is None when nothing was looked at, `demand` for what does not fit its type.
+    `deployment` is the Model's own or None; `gpu` is where the newest placed pod runs, None when
+    none was placed; `drift` are immutable fields that are not what the spec asks for, `notes` what
+    else a user should know.
     """
 
     decision: Plan | Blocked
-    claim: PersistentVolumeClaim | None = None
+    cache: CacheState | None = None
+    demand: Demand | None = None
     deployment: Deployment | None = None
     pods: tuple[Pod, ...] = ()
     gpu: GPUStatus | None = None
     problem: Problem | None = None
     drift: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +107,9 @@ def judge(meta: ObjectMeta, observed: Observed) -> Verdict:
         if not verdict.is_ready:
             return Verdict(Phase.PENDING, problem.reason, problem.message)
         return Verdict(verdict.phase, verdict.reason, _join(verdict.message, problem.message))
-    extra = [] if verdict.reason is Reason.CACHE_NOT_READY else list(_claim_notes(observed))
-    text = _join(verdict.message, _pause(observed.deployment), *extra, *decision.notes)
+    trouble = f"new pods have no place: {decision.trouble.message}" if decision.trouble else ""
+    notes = (decision.spread_note, *decision.notes, *observed.notes)
+    text = _join(verdict.message, trouble, _pause(observed.deployment), *notes)
     return Verdict(verdict.phase, verdict.reason, text)
 
 
@@ -119,32 +131,78 @@ def _is_of(meta: ObjectMeta, deployment: Deployment) -> bool:
 
 
 def _judge_plan(meta: ObjectMeta, plan: Plan, observed: Observed) -> Verdict:
-    deployment = observed.deployment
+    deployment, cache = observed.deployment, observed.cache
     ready = deployment.status.ready_replicas if deployment else 0
-    is_missing = bool(plan.claim) and observed.claim is None
-    if plan.replicas == 0 and not is_missing:
-        text = (
-            "No replica is wanted: spec.serverless.minReplicas is 0, and nothing wakes Models yet; "
-            "set it to 1 or more, or spec.serverless.enabled to false, to run the Model"
-        )
-        return Verdict(Phase.IDLE, Reason.WAITING_FOR_ACTIVATION, text)
-    pods = living(observed.pods)
-    found = troubles(pods)
-    claim = "" if is_bound(observed.claim) or not plan.claim else unbound(plan, observed.claim)
-    if deployment and ready and (_is_of(meta, deployment) or not is_missing):
-        lacks = (claim, _replica_failure(deployment), _earlier(deployment))
+    found = troubles(living(observed.pods))
+    serves = deployment is not None and ready > 0 and _is_of(meta, deployment)
+    loads = not ready and observed.demand is not None and observed.demand.keeps_loading
+    if cache is not None and not cache.may_start and not serves and not loads:
+        text = _join(cache.message, *(trouble.text for trouble in found))
+        phase = Phase.FAILED if cache.is_failed else Phase.PENDING
+        return Verdict(phase, Reason.CACHE_NOT_READY, text)
+    if observed.demand is not None and (resting := _resting(observed.demand)):
+        return resting
+    if deployment is not None and ready:
+        lacks = (_uncached(cache), _replica_failure(deployment), _earlier(deployment))
         text = _join(_count(ready, plan.replicas), *lacks, *(trouble.text for trouble in found))
         return Verdict(Phase.READY, Reason.BACKEND_READY, text)
-    if claim:
-        text = _join(claim, *(trouble.text for trouble in found))
-        return Verdict(Phase.PENDING, Reason.CACHE_NOT_READY, text)
-    if failure := _replica_failure(deployment):
+    return _not_ready(plan, observed, found)
+
+
+def _not_ready(plan: Plan, observed: Observed, found: Sequence[Trouble]) -> Verdict:
+    """Say why none of the replicas that are wanted is ready."""
+    if failure := _replica_failure(observed.deployment):
         return Verdict(Phase.FAILED, Reason.REPLICA_FAILURE, failure)
     if found:
         reason = found[0].reason
-        text = _join(_count(ready, plan.replicas), *(trouble.text for trouble in found))
+        text = _join(_count(0, plan.replicas), *(trouble.text for trouble in found))
         return Verdict(_phase_of(reason), reason, text)
-    return _starting(plan, deployment, pods)
+    return _starting(plan, observed.deployment, living(observed.pods))
+
+
+def _resting(demand: Demand) -> Verdict | None:
+    """Say why no replica is wanted, or not yet; None when some are."""
+    standing = demand.standing
+    if standing is not None and not standing.is_active:
+        if standing.is_preempted:
+            return Verdict(Phase.PREEMPTED, Reason.PREEMPTED, _lost(standing))
+        if demand.wanted:
+            return Verdict(Phase.PENDING, Reason.PREEMPTED, _queued(standing))
+    if demand.replicas:
+        return None
+    if demand.waiting:
+        return Verdict(Phase.PENDING, Reason.STARTING_BACKEND, demand.waiting)
+    return Verdict(Phase.IDLE, Reason.WAITING_FOR_ACTIVATION, demand.idle)
+
+
+def _lost(standing: Standing) -> str:
+    status = standing.status
+    when = f" at {status.preempted_at:%Y-%m-%dT%H:%M:%SZ}" if status.preempted_at else ""
+    turn = f"Preempted{when}: {status.preempted_by} has its turn in group {status.group_name}"
+    return _join(turn, _failed(standing))
+
+
+def _queued(standing: Standing) -> str:
+    status = standing.status
+    turn = (
+        f"Waiting for its turn in group {status.group_name}, place {status.queue_position} in the "
+        f"queue: {status.preempted_by} is first"
+    )
+    return _join(turn, _failed(standing))
+
+
+def _failed(standing: Standing) -> str:
+    failed = standing.status.failed_at
+    if failed is None:
+        return ""
+    return (
+        f"it could not start at {failed:%Y-%m-%dT%H:%M:%SZ}, and the others go first until "
+        f"{after(failed, SECOND_CHANCE):%H:%M:%S} UTC or until its spec changes; see its events"
+    )
+
+
+def _uncached(cache: CacheState | None) -> str:
+    return "" if cache is None or cache.is_cached else cache.message
 
 
 def _starting(plan: Plan, deployment: Deployment | None, pods: Iterable[Pod]) -> Verdict:
@@ -173,6 +231,8 @@ def _pause(deployment: Deployment | None) -> str:
 
 def _earlier(deployment: Deployment) -> str:
     """Say that a rollout is not done; a Model serves all the while."""
+    if deployment.status.observed_generation < deployment.metadata.generation:
+        return "the rollout of this spec begins"
     earlier = deployment.status.replicas - deployment.status.updated_replicas
     return f"pods that run an earlier spec: {earlier}" if earlier > 0 else ""
 
@@ -190,31 +250,6 @@ def _replica_failure(deployment: Deployment | None) -> str:
     if failure is None or not failure.is_true:
         return ""
     return f"Pods cannot be created: {failure.message or failure.reason}"
-
-
-def is_bound(claim: PersistentVolumeClaim | None) -> bool:
-    """Tell whether pods can mount the claim."""
-    return claim is not None and claim.status.phase == "Bound"
-
-
-def unbound(plan: Plan, claim: PersistentVolumeClaim | None) -> str:
-    """Say what the claim lacks, and the cure."""
-    name = f"PersistentVolumeClaim {plan.claim}"
-    if claim is None:
-        return f"{name} does not exist; create it, or change spec.source or spec.cache.pvcName"
-    return f"{name} is not bound to a volume (phase {claim.status.phase or 'Pending'})"
-
-
-def _claim_notes(observed: Observed) -> Iterator[str]:
-    decision, claim = observed.decision, observed.claim
-    if isinstance(decision, Blocked) or claim is None:
-        return
-    if decision.replicas > 1 and _SHARED_MODES.isdisjoint(claim.spec.access_modes):
-        modes = ", ".join(claim.spec.access_modes) or "no access mode"
-        yield (
-            f"PersistentVolumeClaim {decision.claim} has {modes}, so that replicas on other "
-            "nodes cannot mount it; use ReadWriteMany or ReadOnlyMany"
-        )
 
 
 def _count(ready: int, wanted: int) -> str:

@@ -15,7 +15,7 @@ from flexinfer.meta.envelope import decode_list, decode_object, decode_tree, enc
 from flexinfer.meta.resource import NamespacedName
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from flexinfer.client.transport import Transport
     from flexinfer.meta.envelope import StoredObject, Tree
@@ -36,14 +36,22 @@ class DirectClient:
     """Read and write through a transport, without a cache.
 
     *timeout* is the deadline of each request in seconds. Every write names its field manager and
-    asks for strict field validation, so that a misspelt field is an error and not dropped.
+    asks for strict field validation, so that a misspelt field is an error and not dropped. *guard*
+    is called before each write, and raises when it must not be sent.
     """
 
-    def __init__(self, transport: Transport, *, timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        timeout: float = TIMEOUT,
+        guard: Callable[[], None] | None = None,
+    ) -> None:
         if not 0 < timeout < math.inf:
             raise ConfigurationError(f"timeout must be seconds above 0, not {timeout!r}")
         self._transport = transport
         self._timeout = timeout
+        self._guard = guard or _allow
 
     async def get(self, kind: type[T], key: NamespacedName) -> T | None:
         """Return the object, or None when there is none; NotFoundError when its kind is missing.
@@ -94,6 +102,7 @@ class DirectClient:
         """
         namespace = intent.get("metadata", {}).get("namespace", "")
         _check_scope(resource, namespace)
+        self._guard()
         created = Creation(
             path=resource.collection_path(namespace),
             params=_write_params(field_manager),
@@ -118,6 +127,7 @@ class DirectClient:
         """
         metadata = intent.get("metadata", {})
         key = NamespacedName(metadata.get("namespace", ""), metadata.get("name", ""))
+        self._guard()
         answer = await self._transport.request(
             "PATCH",
             _object_path(resource, key, subresource),
@@ -141,6 +151,7 @@ class DirectClient:
         """Send a JSON patch (a list) or a merge patch (a dict) and return the server's answer."""
         if isinstance(patch, dict) != (content_type is Patch.MERGE):
             raise ConfigurationError("a merge patch is a dict, and a JSON patch a list of dicts")
+        self._guard()
         answer = await self._transport.request(
             "PATCH",
             _object_path(resource, key, subresource),
@@ -181,6 +192,7 @@ class DirectClient:
         }
         if uid:
             options["preconditions"] = {"uid": uid}
+        self._guard()
         try:
             answer = await self._transport.request(
                 "DELETE",
@@ -203,6 +215,10 @@ class DirectClient:
             if error.reason != _NO_OBJECT:
                 raise
             return None
+
+
+def _allow() -> None:
+    """Let every write pass."""
 
 
 async def _read_pages(

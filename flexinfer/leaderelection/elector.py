@@ -120,9 +120,14 @@ class Elector:
         if released:
             self._log.info("lease released")
 
+    @property
+    def silence(self) -> float:
+        """Return for how many seconds the Lease was neither renewed nor seen to be held."""
+        return self._clock() - self.well_at
+
     def health(self) -> str | None:
         """Say for how long the Lease was neither renewed nor seen to be held, and why."""
-        silent = self._clock() - self.well_at
+        silent = self.silence
         if silent <= self._options.lease_duration * (1 + _TOLERANCE):
             return None
         return (

@@ -23,7 +23,7 @@ import anyio
 from prometheus_client import Gauge
 
 from flexinfer import log
-from flexinfer.errors import ConfigurationError, FlexInferError
+from flexinfer.errors import ConfigurationError, FlexInferError, NotLeadingError
 from flexinfer.leaderelection.campaign import Campaign
 from flexinfer.metrics import REGISTRY, once_per_registry
 
@@ -64,6 +64,7 @@ class Leadership:
     ) -> None:
         self.options = options
         self.token: FencingToken | None = None
+        self._term: Term | None = None
         self._connect = connect
         self._end_process = end_process
         self._status = _gauge(registry).labels(options.name)
@@ -129,6 +130,24 @@ class Leadership:
         """Say that we lead by a Lease that has run out, which only a restart can end."""
         return None if self.token is None else self.check_ready()
 
+    def check_write(self) -> None:
+        """Raise NotLeadingError for a write of a term that may be over.
+
+        A process that was stopped, or a machine that slept, goes on in the middle of its work: it
+        must not write before it knows whether it still leads. What is done without leading, on a
+        standby, is not held back.
+        """
+        term = self._term
+        elector = None if self._campaign is None else self._campaign.elector
+        if term is None or elector is None:
+            return
+        limit = self.options.renew_deadline
+        if term.is_lost or elector.silence >= limit:
+            raise NotLeadingError(
+                f"nothing was sent: Lease {self.options.namespace}/{self.options.name} was not"
+                f" renewed for {elector.silence:.1f} s, and another may lead after {limit:g} s"
+            )
+
     def _entered(self) -> Campaign:
         if self._campaign is None:
             raise ConfigurationError("the leadership has no thread yet: use it as a context")
@@ -150,11 +169,11 @@ class Leadership:
         with anyio.CancelScope() as scope:
             if not term.begin(scope):
                 return False
-            self.token = term.token
+            self.token, self._term = term.token, term
             try:
                 await work()
             finally:
-                self.token = None
+                self.token = self._term = None
                 term.end()
         return not term.is_lost
 

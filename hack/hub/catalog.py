@@ -17,6 +17,7 @@
 | acme/huge | says that it has more bytes than any disk |
 | acme/outside | names a file outside its directory |
 | acme/unsized | tells neither sizes nor checksums |
+| Qwen/Qwen2.5-0.5B-Instruct-GGUF | what the sample on CPUs fetches, by its real name |
 """
 
 from __future__ import annotations
@@ -165,6 +166,11 @@ def _tiny_gguf() -> Repository:
     return Repository({MAIN: Snapshot(files)})
 
 
+def _sample() -> Repository:
+    file = File(b"GGUF" + _bytes("sample", _MIB), large=True)
+    return Repository({MAIN: Snapshot({"qwen2.5-0.5b-instruct-q4_k_m.gguf": file})})
+
+
 def _odd(name: str, fault: Fault, odd: Mapping[str, File]) -> Repository:
     return Repository({MAIN: Snapshot({**_weights(name), **odd})}, fault=fault)
 
@@ -191,4 +197,5 @@ def catalog() -> dict[str, Repository]:
         **{f"acme/{fault}": _repository(f"acme/{fault}", fault) for fault in plain},
         "acme/huge": _odd("acme/huge", Fault.HUGE, huge),
         "acme/outside": _odd("acme/outside", Fault.OUTSIDE, outside),
+        "Qwen/Qwen2.5-0.5B-Instruct-GGUF": _sample(),
     }

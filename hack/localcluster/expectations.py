@@ -27,10 +27,24 @@ class State:
         return f"phase {self.phase}, Ready={self.ready}/{self.reason}"
 
 
-def load(path: Path) -> dict[str, State]:
-    """Read the expected state of each sample, by name."""
-    entries: Mapping[str, Mapping[str, str]] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return {name: State(**entry) for name, entry in entries.items()}
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Which samples to wake, and the state that each one has to reach then."""
+
+    wake: Sequence[str]
+    states: Mapping[str, State]
+
+
+def load(path: Path) -> list[Stage]:
+    """Read the stages that the samples go through."""
+    entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return [
+        Stage(
+            wake=entry.get("wake", ()),
+            states={name: State(**state) for name, state in entry["states"].items()},
+        )
+        for entry in entries
+    ]
 
 
 def ready_condition(model: Tree) -> Tree:
@@ -49,6 +63,11 @@ def observed(model: Tree) -> State:
         return State("", "", "")
     ready = ready_condition(model)
     return State(status.get("phase", ""), ready.get("status", ""), ready.get("reason", ""))
+
+
+def unseen(models: Sequence[Tree]) -> list[str]:
+    """Return a line for each model whose status does not speak of its present generation."""
+    return [f"{m['metadata']['name']}: no status yet" for m in models if not observed(m).phase]
 
 
 def missing(expected: Mapping[str, State], models: Sequence[Tree]) -> list[str]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from flexinfer.envtest.behaviour import LOCAL_IMAGES
 from flexinfer.envtest.controlplane import ControlPlane
+from flexinfer.envtest.ports import LOOPBACK, free_ports
 from flexinfer.errors import FlexInferError
 from hack.localcluster import expectations, show
 from hack.localcluster.processes import ManagerProcess
@@ -25,7 +28,13 @@ ROOT = Path(__file__).resolve().parents[2]
 NAMESPACE = "flexinfer-system"
 SERVICE_ACCOUNT = "flexinfer-controller-manager"
 EXPECTATIONS = Path(__file__).with_name("expectations.yaml")
-NODES = (("nvidia-h100", "zone-a"), ("nvidia-h100", "zone-b"), ("cpu", "zone-a"))
+NODES = (
+    ("nvidia-h100", "zone-a"),
+    ("nvidia-h100", "zone-b"),
+    ("amd-mi300", "zone-a"),
+    ("cpu", "zone-a"),
+)
+VOLUMES_PER_NODE = 4
 # Half of the hour that a token is valid for, as a kubelet does it; sooner after a failure.
 RENEW_SECONDS = 1800.0
 _RENEW_AGAIN_SECONDS = 30.0
@@ -45,11 +54,26 @@ def cluster() -> Iterator[ControlPlane]:
     step("Starting a control plane")
     with ControlPlane.start() as plane:
         for profile, zone in NODES:
-            plane.add_node(profile, zone=zone)
+            node = plane.add_node(profile, zone=zone)
+            for _ in range(VOLUMES_PER_NODE):
+                plane.add_volume(node)
         step("Installing CRDs and roles")
         install(plane)
+        _start_hub(plane)
         with podrunner.running(plane):
             yield plane
+
+
+def _start_hub(plane: ControlPlane) -> None:
+    """Serve the stand-in of the model hub, from which the Jobs of caches fetch."""
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "hack.hub", f"--port={port}"]
+    plane.processes.start("hub", command, env={"PYTHONPATH": str(ROOT)})
+    _hub_file(plane).write_text(f"http://{LOOPBACK}:{port}")
+
+
+def _hub_file(plane: ControlPlane) -> Path:
+    return plane.layout.folder / "hub-url"
 
 
 def install(plane: ControlPlane) -> None:
@@ -88,6 +112,8 @@ def prepare(plane: ControlPlane, folder: Path, *, name: str = "manager") -> Mana
     """Return the manager, not started yet, as the service account in *folder*."""
     credentials = (f"--service-account-dir={folder}", f"--server={plane.url}")
     environment = {"DEFAULT_FETCH_IMAGE": LOCAL_IMAGE}
+    if _hub_file(plane).exists():
+        environment["HF_ENDPOINT"] = _hub_file(plane).read_text()
     return ManagerProcess.prepare(plane.processes, credentials, name=name, environment=environment)
 
 
@@ -116,19 +142,24 @@ def run(*, once: bool) -> int:
 
     With *once* that is all; else stay until Ctrl-C.
     """
-    began = time.monotonic()
+    lacking: list[str] = []
     with ExitStack() as stack:
         plane = stack.enter_context(cluster())
+        began = time.monotonic()
         step("Starting the manager")
         process = stack.enter_context(manager(plane))
         step("Applying the samples")
         plane.kubectl("apply", "--server-side", "-k", str(ROOT / "config/samples"))
-        lacking = show.follow(
-            lambda: models(plane),
-            expectations.load(EXPECTATIONS),
-            within=SAMPLES_WITHIN,
-            check=plane.processes.check,
-        )
+        for stage in expectations.load(EXPECTATIONS):
+            _wake(plane, stage.wake)
+            lacking = show.follow(
+                lambda: models(plane),
+                stage.states,
+                within=SAMPLES_WITHIN,
+                check=plane.processes.check,
+            )
+            if lacking:
+                break
         if lacking:
             print(f"Not reached within {SAMPLES_WITHIN:g} s:", *lacking, sep="\n  ")
             print(f"The manager's log ends with:\n{_tail(process.log)}")
@@ -142,6 +173,15 @@ def run(*, once: bool) -> int:
         return 0
 
 
+def _wake(plane: ControlPlane, names: Sequence[str]) -> None:
+    if not names:
+        return
+    step(f"Waking {' and '.join(names)}")
+    command = [str(Path(sys.executable).with_name("flexinfer")), "wake", *names]
+    flags = ["--namespace=default", f"--kubeconfig={plane.kubeconfig_path}"]
+    subprocess.run([*command, *flags], check=True, timeout=60, stdout=subprocess.DEVNULL)
+
+
 def _tail(log: Path, *, lines: int = 20) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
 
@@ -153,6 +193,7 @@ Use it from another terminal:
   kubectl get mdl                      # what you see below
   kubectl get mdl -o wide; kubectl get pods -o wide
   kubectl edit mdl llama-chat          # change it and watch
+  flexinfer wake gemma-idle --wait
   curl -s http://127.0.0.1:{process.probe_port}/readyz?verbose
   curl -s http://127.0.0.1:{process.metrics_port}/metrics
   tail -f {process.log}

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from hack.localcluster.expectations import missing
+from hack.localcluster.expectations import missing, unseen
 from hack.localcluster.table import render
 
 if TYPE_CHECKING:
@@ -56,13 +56,30 @@ def follow(
 
     *check* raises when a process has ended.
     """
+    return _follow(models, lambda seen: missing(expected, seen), within=within, check=check)
+
+
+def follow_any(
+    models: Callable[[], Sequence[Tree]], *, within: float, check: Callable[[], None]
+) -> list[str]:
+    """Show the models until each has a status, whichever; return those that have none."""
+    return _follow(models, unseen, within=within, check=check)
+
+
+def _follow(
+    models: Callable[[], Sequence[Tree]],
+    lacks: Callable[[Sequence[Tree]], list[str]],
+    *,
+    within: float,
+    check: Callable[[], None],
+) -> list[str]:
     table = Table()
     deadline = time.monotonic() + within
     while True:
         check()
         seen = models()
         table.show(seen)
-        lacking = missing(expected, seen)
+        lacking = lacks(seen)
         if not lacking or time.monotonic() > deadline:
             return lacking
         time.sleep(_EVERY)

@@ -15,11 +15,11 @@ from flexinfer.errors import ApiError, TransportError
 from hack.localcluster import local
 from hack.soak import oracle, witness
 from hack.soak.chaos import Chaos
-from hack.soak.crew import Crew
+from hack.soak.crew import Crew, Member
 from hack.soak.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _USER = f"system:serviceaccount:{local.NAMESPACE}:{local.SERVICE_ACCOUNT}"
 _NODES = 8
@@ -118,7 +118,7 @@ def _judge(plane: ControlPlane, crew: Crew, world: World, chaos: Chaos, faults: 
     slopes = {
         f"{member.name} ({member.pid})": value
         for member in everyone
-        if (value := witness.slope(member.rss, after=_SETTLE_AFTER)) is not None
+        if (value := _slope(member, lines)) is not None
     }
     steep = [
         f"{name}: {mib:.2f} MiB/min" for name, mib in slopes.items() if mib > _MOST_MIB_PER_MINUTE
@@ -126,8 +126,9 @@ def _judge(plane: ControlPlane, crew: Crew, world: World, chaos: Chaos, faults: 
     found = {
         "objects not in their right state": faults,
         "writes of a leader after its successor began": witness.late_writes(events, elected),
-        "keys reconciled twice at once": witness.double_work(lines, crew.kills),
+        "keys reconciled twice at once": witness.double_work(lines, crew.kills, crew.pauses),
         "managers whose memory grows": steep,
+        "memory that could not be measured": [] if slopes else ["no manager lived long enough"],
     }
     figures = {
         "models": len(world.wishes),
@@ -149,6 +150,13 @@ def _judge(plane: ControlPlane, crew: Crew, world: World, chaos: Chaos, faults: 
         for problem in problems[:20]:
             print(f"{what}: {problem}")
     return 1 if any(found.values()) else 0
+
+
+def _slope(member: Member, lines: Sequence[tuple[str, dict[str, object]]]) -> float | None:
+    """Return how fast a member's memory grows, two minutes after it started, and first led."""
+    led = witness.first_led(lines, member.name, member.born)
+    led_at = (led - member.born).total_seconds() if led else 0.0
+    return witness.slope(member.rss, after=led_at + _SETTLE_AFTER)
 
 
 sys.exit(main())

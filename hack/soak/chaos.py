@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from flexinfer.envtest.behaviour import BEHAVIOUR, Behaviour
 from flexinfer.errors import ApiError, NotFoundError
+from hack.soak.crew import SPARED
 from hack.soak.world import NAMESPACE
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from flexinfer.envtest.controlplane import ControlPlane
     from flexinfer.meta.envelope import Tree
-    from hack.soak.crew import Crew
+    from hack.soak.crew import Crew, Member
     from hack.soak.world import World
 
 _DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
@@ -82,12 +83,12 @@ class Chaos:
 
     def kill_leader(self) -> None:
         """End the leader with SIGKILL."""
-        if (leader := self._crew.leader()) is not None:
+        if (leader := self._leader_to_end()) is not None:
             self._crew.kill(leader)
 
     def stop_leader(self) -> None:
         """End the leader with SIGTERM."""
-        if (leader := self._crew.leader()) is not None:
+        if (leader := self._leader_to_end()) is not None:
             self._crew.stop(leader)
 
     def hang_leader(self) -> None:
@@ -98,7 +99,7 @@ class Chaos:
     def kill_standby(self) -> None:
         """End one that does not lead with SIGKILL."""
         leader = self._crew.leader()
-        others = [member for member in self._crew.members.values() if member is not leader]
+        others = [m for m in self._crew.members.values() if m is not leader and m.name != SPARED]
         self._crew.kill(self._rng.choice(others))
 
     def node_trouble(self) -> None:
@@ -136,6 +137,14 @@ class Chaos:
             for child in self._sample(self._plane.admin.get(kind)["items"], 3):
                 if child["metadata"]["name"] != "kubernetes":
                     self._plane.admin.delete(f"{kind}/{child['metadata']['name']}")
+
+    def _leader_to_end(self) -> Member | None:
+        """Return the leader; the one that is spared hangs instead, so that another leads."""
+        leader = self._crew.leader()
+        if leader is None or leader.name != SPARED:
+            return leader
+        self._crew.pause(leader, _HANG)
+        return None
 
     def _sample(self, items: list[Tree], count: int) -> list[Tree]:
         return self._rng.sample(items, min(count, len(items)))

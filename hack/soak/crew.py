@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flexinfer.envtest.ports import LOOPBACK, free_ports
-from hack.localcluster.processes import http_get
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/flexinfer-system/leases/flexinfer-manager"
 # Lease, renew deadline and retry period of the soak, in seconds: a fifth of the defaults.
 TIMES = (3.0, 2.0, 0.4)
+SPARED = "manager-0"
+"""Is never ended, only made to hang: its memory is measured from the first minute to the last."""
 _OK = 200
 
 
@@ -34,6 +35,7 @@ class Member:
     pid: int
     probe_port: int
     started: float
+    born: datetime
     rss: list[tuple[float, float]] = field(default_factory=list)
     """Seconds since the start of the process, and MiB."""
 
@@ -45,6 +47,7 @@ class Crew:
         self._plane = plane
         self._folder = folder
         self.kills: list[tuple[str, datetime]] = []
+        self.pauses: list[tuple[str, datetime]] = []
         self.past: list[Member] = []
         self.members = {
             f"manager-{number}": self._start(f"manager-{number}") for number in range(count)
@@ -70,7 +73,7 @@ class Crew:
                 "--log-format=json",
             ],
         )
-        return Member(name, pid, probe_port, time.monotonic())
+        return Member(name, pid, probe_port, time.monotonic(), datetime.now(UTC))
 
     def holder(self) -> str:
         """Return the identity that holds the Lease, empty for none."""
@@ -101,6 +104,7 @@ class Crew:
 
     def pause(self, member: Member, seconds: float) -> None:
         """Let a member hang, as on a machine that is out of memory, and go on."""
+        self.pauses.append((member.name, datetime.now(UTC)))
         self._plane.processes.send(member.name, signal.SIGSTOP)
         time.sleep(seconds)
         self._plane.processes.send(member.name, signal.SIGCONT)
@@ -116,11 +120,6 @@ class Crew:
             rss = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
             age = time.monotonic() - member.started
             member.rss.append((age, int(rss.split()[1]) / 1024))
-
-    def all_ready(self) -> bool:
-        """Tell whether every member says that it is ready."""
-        urls = [f"http://{LOOPBACK}:{m.probe_port}/readyz" for m in self.members.values()]
-        return all(http_get(url)[0] == _OK for url in urls)
 
     def lines(self) -> Sequence[tuple[str, dict[str, object]]]:
         """Return every line of every log as JSON, with the member it is of."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from flexinfer.envtest.audit import AuditEvent
 
+_WINDOW_MINUTES = 5
 _IDENTITY = re.compile(r"\(([^)]+)\)")
 _STARTS = "reconciling"
 # How a reconcile ends, by the message of its last line.
@@ -24,6 +25,7 @@ _ENDS = frozenset(
         "reconcile failed",
         "reconcile lost a race and is tried again",
         "reconcile cancelled by the stop",
+        "reconcile cancelled, its name stays queued",
     }
 )
 
@@ -83,11 +85,15 @@ def _leads(identity: str, at: datetime, elected: Sequence[Term]) -> bool:
 
 
 def double_work(
-    lines: Iterable[tuple[str, Mapping[str, object]]], kills: Sequence[tuple[str, datetime]]
+    lines: Iterable[tuple[str, Mapping[str, object]]],
+    kills: Sequence[tuple[str, datetime]],
+    pauses: Sequence[tuple[str, datetime]] = (),
 ) -> list[str]:
     """Return a line for each key that was being reconciled twice at one time.
 
-    A reconcile without an end ended when its manager was killed.
+    A reconcile without an end ended when its manager was killed. One during which its manager was
+    stopped for longer than the lease ended with that: whether it wrote once it went on is what
+    `late_writes` tells.
     """
     spans: dict[str, list[tuple[datetime, datetime, str]]] = defaultdict(list)
     opened: dict[tuple[str, str], tuple[str, datetime]] = {}
@@ -104,7 +110,8 @@ def double_work(
             opened[member, identifier] = (key, at)
         elif message in _ENDS and (member, identifier) in opened:
             key, began = opened.pop((member, identifier))
-            spans[key].append((began, at, f"{member} {identifier}"))
+            halts = [halt for name, halt in pauses if name == member and began <= halt <= at]
+            spans[key].append((began, min(halts, default=at), f"{member} {identifier}"))
     for (member, identifier), (key, began) in opened.items():
         killed = [at for name, at in kills if name == member and at >= began]
         end = min(killed, default=last or began)
@@ -120,13 +127,28 @@ def _overlaps(key: str, runs: Sequence[tuple[datetime, datetime, str]]) -> list[
     ]
 
 
+def first_led(
+    lines: Iterable[tuple[str, Mapping[str, object]]], name: str, born: datetime
+) -> datetime | None:
+    """Return when the member *name* that started at *born* led for the first time, None if never.
+
+    A leader remembers what it applied, so it needs more memory than a standby from then on.
+    """
+    times = (moment(str(line["ts"])) for who, line in lines if _begins_to_lead(who, line, name))
+    return min((at for at in times if at >= born), default=None)
+
+
+def _begins_to_lead(who: str, line: Mapping[str, object], name: str) -> bool:
+    return who == name and line.get("msg") == "leading" and "ts" in line
+
+
 def slope(samples: Sequence[tuple[float, float]], *, after: float) -> float | None:
     """Return MiB per minute by least squares, of the samples older than *after* seconds.
 
-    None when less than two minutes are left.
+    None when less than five minutes are left: noise alone would make a slope of those.
     """
     points = [(age / 60, mib) for age, mib in samples if age >= after]
-    if len(points) < 3 or points[-1][0] - points[0][0] < 2:  # noqa: PLR2004
+    if len(points) < 3 or points[-1][0] - points[0][0] < _WINDOW_MINUTES:  # noqa: PLR2004
         return None
     mean_x = sum(x for x, _ in points) / len(points)
     mean_y = sum(y for _, y in points) / len(points)

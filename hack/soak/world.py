@@ -32,6 +32,7 @@ class Wish:
         return {
             "backend": "llamacpp",
             "source": "HF://example/model-GGUF",
+            "cache": {"strategy": "None"},
             "serverless": {"minReplicas": self.replicas},
             "config": {"ggufFile": "model.gguf", "contextSize": self.context_size},
         }

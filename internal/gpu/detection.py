@@ -70,6 +70,13 @@ def detect(nodes: Iterable[Node], wish: Wish) -> Accelerator | Refusal:
             return Refusal(reason=Reason.AMBIGUOUS_GPU_VENDOR, message=_ambiguous(fitting))
 
 
+def fitting_nodes(nodes: Iterable[Node], wish: Wish) -> int:
+    """Count the nodes that can take a pod of the Model."""
+    if wish.count:
+        return sum(bool(_offers(node, wish)[0]) for node in nodes)
+    return sum(_is_selected(node, wish) and not _obstacle(node, wish) for node in nodes)
+
+
 def _accelerator(vendor: Vendor, count: int, fitting: Iterable[GPUs]) -> Accelerator:
     """Sum the nodes up, in an order that does not depend on theirs."""
     offers = sorted(
@@ -88,20 +95,31 @@ def _accelerator(vendor: Vendor, count: int, fitting: Iterable[GPUs]) -> Acceler
 
 def _offers(node: Node, wish: Wish) -> tuple[Sequence[GPUs], str]:
     """Return what the node offers to the Model, else what stands in the way."""
-    labels = node.metadata.labels
     offers = [gpus for gpus in gpus_of(node) if gpus.vendor in wish.vendors]
-    if any(labels.get(key) != value for key, value in wish.node_selector.items()):
+    if not _is_selected(node, wish):
         return (), "without the labels of spec.nodeSelector"
     if not offers:
         return (), "without allocatable GPUs of that kind"
-    if not is_true(node.status.conditions, "Ready"):
-        return (), "not Ready"
-    if node.spec.unschedulable:
-        return (), "cordoned"
-    if taint := next((t for t in node.spec.taints if not _tolerated(t, wish.tolerations)), None):
-        return (), f"with the taint {taint.key}={taint.value}:{taint.effect}"
+    if obstacle := _obstacle(node, wish):
+        return (), obstacle
     enough = [gpus for gpus in offers if gpus.count >= wish.count]
     return enough, f"with fewer than {wish.count} allocatable GPUs"
+
+
+def _is_selected(node: Node, wish: Wish) -> bool:
+    labels = node.metadata.labels
+    return all(labels.get(key) == value for key, value in wish.node_selector.items())
+
+
+def _obstacle(node: Node, wish: Wish) -> str:
+    """Return what keeps pods of the Model from the node, whatever it offers; empty for nothing."""
+    if not is_true(node.status.conditions, "Ready"):
+        return "not Ready"
+    if node.spec.unschedulable:
+        return "cordoned"
+    if taint := next((t for t in node.spec.taints if not _tolerated(t, wish.tolerations)), None):
+        return f"with the taint {taint.key}={taint.value}:{taint.effect}"
+    return ""
 
 
 def _tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:

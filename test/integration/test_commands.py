@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -131,7 +132,10 @@ def test_the_installer_is_all_that_deploy_applies(plane: ControlPlane) -> None:
     kinds = [document["kind"] for document in documents]
     assert {"Namespace", "CustomResourceDefinition", "ClusterRole", "Deployment"} <= set(kinds)
     deployment = next(document for document in documents if document["kind"] == "Deployment")
-    assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == IMAGE
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == IMAGE
+    variables = {variable["name"]: variable.get("value") for variable in container["env"]}
+    assert variables["DEFAULT_FETCH_IMAGE"] == IMAGE
     plane.kubectl("apply", "--server-side", "--dry-run=server", "-f", "-", stdin=without_rest(text))
 
 
@@ -140,6 +144,33 @@ def without_rest(text: str) -> str:
     whole = {"Namespace", "CustomResourceDefinition", "ClusterRole"}
     kept = [document for document in yaml.safe_load_all(text) if document["kind"] in whole]
     return yaml.safe_dump_all(kept)
+
+
+def test_the_default_configuration_applied_twice_changes_nothing_and_goes_whole(
+    plane: ControlPlane,
+) -> None:
+    default = str(ROOT / "config/default")
+    plane.kubectl("apply", "--server-side", "-k", default)
+    plane.kubectl("wait", "--for=condition=Established", "crd/models.ai.flexinfer", "--timeout=30s")
+    before = versions(plane)
+    plane.kubectl("apply", "--server-side", "-k", default)
+    plane.kubectl("diff", "--server-side", "-k", default)  # fails when there is a difference
+    assert versions(plane) == before
+    plane.kubectl("delete", "--wait=true", "--timeout=90s", "-k", default)
+    assert "models.ai.flexinfer" not in crds(plane)
+    names = [item["metadata"]["name"] for item in plane.admin.get("/api/v1/namespaces")["items"]]
+    assert local.NAMESPACE not in names
+
+
+def versions(plane: ControlPlane) -> dict[str, str]:
+    """The generation of what is specified, and the version of what has none."""
+    listing = plane.kubectl("get", "-o", "json", "-k", str(ROOT / "config/default"))
+    return {
+        f"{item['kind']}/{item['metadata']['name']}": str(
+            item["metadata"].get("generation", item["metadata"]["resourceVersion"])
+        )
+        for item in json.loads(listing)["items"]
+    }
 
 
 def test_the_whole_of_make_run_reaches_every_expected_state() -> None:

@@ -25,6 +25,7 @@ GOOD: Tree = {
     "backend": "llamacpp",
     "source": "HF://Qwen/Qwen2.5-0.5B-Instruct-GGUF",
     "config": {"ggufFile": "qwen2.5-0.5b-instruct-q4_k_m.gguf"},
+    "cache": {"strategy": "None"},
     "serverless": {"enabled": False},
 }
 CPU: Tree = {"vendor": "cpu"}
@@ -159,7 +160,7 @@ REPORTED = {
     "an unknown backend": (
         {"backend": "tensorrt"},
         "BackendUnsupported",
-        "spec.backend 'tensorrt' is unknown; use llamacpp, ollama, vllm",
+        "spec.backend 'tensorrt' is unknown; use comfyui, diffusers, llamacpp, mlc-llm, ollama",
     ),
     "a backend without GPUs": (
         {"backend": "vllm", "config": {}},

@@ -55,6 +55,8 @@ async def test_ensure_deployment_preserves_selector_and_matches_template(
     old = await eventually(lambda: models.pods("veteran")[0]["metadata"]["name"])
     async with controller():
         await models.reaches("veteran", "BackendReady")
+        assert old in [p["metadata"]["name"] for p in models.pods("veteran")]
+        models.change("veteran", {"config": {"maxModelLen": 4096}})
         await eventually(lambda: old not in [p["metadata"]["name"] for p in models.pods("veteran")])
         deployment = models.get("deployments", "veteran")
         service = models.get("services", "veteran")
@@ -104,7 +106,11 @@ async def test_ensure_deployment_multi_replica_includes_spreading_constraints(
     template = deployment["spec"]["template"]["spec"]
     anti_affinity = template["affinity"]["podAntiAffinity"]
     (term,) = anti_affinity["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert term == {"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"}
+    assert term == {
+        "labelSelector": selector,
+        "matchLabelKeys": ["pod-template-hash"],
+        "topologyKey": "kubernetes.io/hostname",
+    }
     (spread,) = template["topologySpreadConstraints"]
     assert spread["labelSelector"] == selector
     assert spread["whenUnsatisfiable"] == "ScheduleAnyway"

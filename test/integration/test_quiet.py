@@ -37,6 +37,7 @@ def plane() -> Iterator[ControlPlane]:
 SPEC = {
     "backend": "llamacpp",
     "source": "HF://ggml-org/models",
+    "cache": {"strategy": "None"},
     "serverless": {"enabled": False},
     "config": {"ggufFile": "tiny.gguf"},
 }

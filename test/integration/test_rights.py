@@ -35,6 +35,11 @@ ROOT = Path(__file__).resolve().parents[2]
 ROLE = "/apis/rbac.authorization.k8s.io/v1/clusterroles/flexinfer-manager-role"
 EVENTS = "events.k8s.io"
 MODELS = "/apis/ai.flexinfer/v1alpha2/namespaces/default/models"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+SERVICES = "/api/v1/namespaces/default/services"
+CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
+VOLUMES = "/api/v1/persistentvolumes"
 GENERATED: Tree = yaml.safe_load((ROOT / "config/rbac/role.yaml").read_text())
 RIGHTS = [
     (group, resource, verb)
@@ -122,6 +127,7 @@ def working(plane: ControlPlane, folder: Path, plural: str, verb: str) -> str:
         make_work(plane)
 
         def says_it() -> str:
+            change_work(plane)
             text = complaints(plane, process)
             assert named(text, plural, verb), text[-3000:]
             return text
@@ -161,33 +167,48 @@ def named(text: str, plural: str, verb: str) -> bool:
 
 
 def make_work(plane: ControlPlane) -> None:
-    """A model that makes the manager use every right it has."""
+    """A model that makes the manager use every right it has, once `change_work` changed it."""
+    release_volumes(plane)
     plane.admin.create(
         MODELS,
         {
             "apiVersion": "ai.flexinfer/v1alpha2",
             "kind": "Model",
-            "metadata": {"name": "worker"},
+            "metadata": {"name": "worker", "annotations": {"flexinfer.ai/activate": "now"}},
             "spec": {
                 "backend": "llamacpp",
-                "source": "HF://ggml-org/models",
+                "source": "HF://acme/tiny-gguf",
                 "serverless": {"enabled": False},
-                "config": {"ggufFile": "tiny.gguf"},
+                "config": {"ggufFile": "tiny-q4_k_m.gguf"},
+                "cache": {"size": "1Gi"},
             },
         },
     )
 
 
+def change_work(plane: ControlPlane) -> None:
+    """Let the Job of the model have something else to do as soon as there is one."""
+    if plane.admin.get(JOBS)["items"]:
+        config = {"ggufFile": "tiny-q8_0.gguf"}
+        plane.admin.merge(f"{MODELS}/worker", {"spec": {"config": config}})
+
+
+def release_volumes(plane: ControlPlane) -> None:
+    """Let the volumes of claims that are gone be bound anew."""
+    for volume in plane.admin.get(VOLUMES)["items"]:
+        if volume["status"].get("phase") == "Released":
+            name = volume["metadata"]["name"]
+            plane.admin.merge(f"{VOLUMES}/{name}", {"spec": {"claimRef": None}})
+
+
 def clear(plane: ControlPlane) -> None:
     """Remove the model, and wait until what it owned is gone too."""
     plane.admin.delete(f"{MODELS}/worker")
-    deployments = "/apis/apps/v1/namespaces/default/deployments"
-    services = "/api/v1/namespaces/default/services"
 
     def gone() -> None:
-        assert plane.admin.get(deployments)["items"] == []
-        names = [item["metadata"]["name"] for item in plane.admin.get(services)["items"]]
-        assert "worker" not in names
+        for path in (DEPLOYMENTS, SERVICES, CLAIMS, JOBS):
+            names = [item["metadata"]["name"] for item in plane.admin.get(path)["items"]]
+            assert not [name for name in names if name.startswith("worker")]
 
     # The garbage collector looks for new kinds every 30 seconds, and Models are new here.
     eventually_sync(gone, within=90)

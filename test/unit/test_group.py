@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.flexinfer.v1alpha2.model_types import Model
@@ -16,6 +16,7 @@ from api.flexinfer.v1alpha2.reasons import Phase
 from controllers.model.group import Election, elect
 from controllers.model.member import (
     DEMAND,
+    SECOND_CHANCE,
     GroupState,
     Member,
     group_of,
@@ -444,15 +445,18 @@ def test_times_at_the_end_of_the_calendar_do_no_harm() -> None:
 
 # What holds for all groups
 
-seconds = st.none() | st.integers(-10, 1000)
+# On both sides of each window.
+asked = st.sampled_from([None, None, -10, 1, 60, 119, 120, 200, 299, 300, 1000])
+preempted = st.sampled_from([None, None, None, 1, 9, 100, 299, 300, 599])
 groups = st.lists(
     st.builds(
         member,
         st.sampled_from("abcde"),
         st.sampled_from([10, 20]),
-        seconds,
-        preempted=seconds,
-        cooldown=st.none() | st.sampled_from([10, 600]),
+        asked,
+        preempted=preempted,
+        # Without any, one that failed and is asked for has the GPUs back as soon as it lost them.
+        cooldown=st.sampled_from([None, None, 10, 600]),
         state=st.sampled_from(["", ACTIVE, QUEUED, PREEMPTED]),
         phase=st.sampled_from([None, *Phase]),
         is_warm=st.booleans(),
@@ -465,6 +469,7 @@ groups = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(groups.flatmap(lambda group: st.tuples(st.just(group), st.permutations(group))))
 def test_exactly_one_leads_whatever_the_order_and_however_often(
     orders: tuple[list[Member], list[Member]],
@@ -479,6 +484,7 @@ def test_exactly_one_leads_whatever_the_order_and_however_often(
     assert elect(members, NOW) == elect(shuffled, NOW) == election
 
 
+@settings(deadline=None)
 @given(groups, st.integers(1, 2000))
 def test_until_then_nothing_changes_by_time(members: list[Member], later: int) -> None:
     election = elect(members, NOW)
@@ -490,6 +496,7 @@ def test_until_then_nothing_changes_by_time(members: list[Member], later: int) -
         assert elect(members, election.until).leader != election.leader
 
 
+@settings(deadline=None)
 @given(groups)
 def test_no_gpu_is_taken_from_one_in_use_but_by_force_or_priority(members: list[Member]) -> None:
     election = elect(members, NOW)
@@ -512,7 +519,7 @@ def settle(members: list[Member], which: Sequence[str], now: datetime) -> list[M
         standing = stand(elect(members, now), found, "g", now)
         is_wanted = found.is_warm or found.was_asked_within(DEMAND, now)
         phase = found.phase
-        if standing.is_preempted:
+        if standing.lost_to or (standing.is_preempted and phase is not FAILED):
             phase = Phase.PREEMPTED
         elif standing.is_active and not found.is_running:
             phase = PENDING if is_wanted else IDLE
@@ -526,8 +533,19 @@ def settle(members: list[Member], which: Sequence[str], now: datetime) -> list[M
     return members
 
 
+def is_settled(members: list[Member]) -> bool:
+    """One is Active at most, and nothing is left to write that is a swap or forgets one.
+
+    Models that ran when they joined a group lose their GPUs to it, and who is ready forgets.
+    """
+    newcomers = any(not m.state and m.phase in {READY, LOADING} for m in members)
+    forgetful = any(m.is_active and m.phase is READY and m.preempted_at for m in members)
+    return not forgetful and sum(m.is_active for m in members) <= (0 if newcomers else 1)
+
+
+@settings(deadline=None)
 @given(
-    groups.filter(lambda ms: sum(m.is_active for m in ms) < 2),
+    groups.filter(is_settled),
     st.lists(st.integers(0, 4), max_size=6),
 )
 def test_whoever_writes_first_the_same_one_leads(members: list[Member], turns: list[int]) -> None:
@@ -620,3 +638,24 @@ def test_a_deleted_model_is_deleting() -> None:
 
 def test_an_election_of_nobody_is_empty() -> None:
     assert elect([], NOW) == Election(because="the group has no members")
+
+
+# Who could not start
+
+
+def test_who_could_not_start_lets_the_others_go_first_for_ten_minutes() -> None:
+    broken = member("broken", 200, asked=1, is_warm=True, failed_at=ago(60))
+    healthy = member("healthy", 100, phase=READY, state=ACTIVE, is_warm=True)
+    found = elect([broken, healthy], NOW)
+    assert found.leader == "healthy"
+    assert found.until == ago(60) + SECOND_CHANCE
+    assert elect([broken, healthy], NOW + SECOND_CHANCE).leader == "broken"
+
+
+@pytest.mark.parametrize("phase", [Phase.FAILED, Phase.PENDING])
+def test_a_leader_that_could_not_start_keeps_nobody_waiting(phase: Phase) -> None:
+    stuck = member(
+        "stuck", 200, phase=phase, state=ACTIVE, is_warm=True, failed_at=NOW, preempted=1
+    )
+    assert elect([stuck, member("next", 100, is_warm=True)], NOW).leader == "next"
+    assert elect([stuck, member("nobody-asks", 100, is_cached=False)], NOW).leader == "stuck"

@@ -9,7 +9,7 @@ from api.flexinfer.v1alpha2.model_status import SharedGroupStatus
 from api.flexinfer.v1alpha2.model_types import Model
 from api.flexinfer.v1alpha2.reasons import Phase
 from controllers.model.group import elect
-from controllers.model.member import GroupState, Member
+from controllers.model.member import SECOND_CHANCE, GroupState, Member
 from controllers.model.standing import active_services, stand
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
@@ -33,6 +33,7 @@ def test_the_leader_is_active_at_the_head_of_the_queue() -> None:
     assert standing.status == status(ACTIVE, 0)
     assert standing.is_active
     assert not standing.is_preempted
+    assert not standing.yields_to
     assert not standing.lost_to
 
 
@@ -41,6 +42,7 @@ def test_the_incumbent_waits_for_the_leader_to_claim_and_calls_it() -> None:
     standing = stand(elect([WANTED, incumbent], NOW), incumbent, "g", NOW)
     assert standing.status == status(ACTIVE, 1, "a")
     assert standing.is_active
+    assert standing.yields_to == "a"
     assert not standing.lost_to
 
 
@@ -55,10 +57,14 @@ def test_an_incumbent_that_loses_pods_is_preempted_by_whom_and_when(phase: Phase
 
 
 @pytest.mark.parametrize("phase", [None, Phase.IDLE, Phase.PREEMPTED])
-def test_an_incumbent_without_pods_loses_nothing(phase: Phase | None) -> None:
-    incumbent = Member(name="b", state=ACTIVE, phase=phase, preempted_at=BEFORE)
-    standing = stand(elect([CLAIMED, incumbent], NOW), incumbent, "g", NOW)
+@pytest.mark.parametrize("leader", [WANTED, CLAIMED])
+def test_an_incumbent_without_pods_yields_at_once_and_loses_nothing(
+    phase: Phase | None, leader: Member
+) -> None:
+    incumbent = Member(name="b", state=ACTIVE, phase=phase, preempted_at=BEFORE, priority=1)
+    standing = stand(elect([leader, incumbent], NOW), incumbent, "g", NOW)
     assert standing.status == status(QUEUED, 1, "a", BEFORE)
+    assert not standing.yields_to
     assert not standing.lost_to
 
 
@@ -114,3 +120,26 @@ def test_the_active_one_answers_for_its_service_labels() -> None:
     model = Model.model_validate({"spec": spec})
     assert active_services(model, is_active=True) == "code,textgen"
     assert active_services(model, is_active=False) == ""
+
+
+@pytest.mark.parametrize(
+    ("failed", "marked"),
+    [
+        (None, NOW),
+        (NOW - SECOND_CHANCE / 2, NOW - SECOND_CHANCE / 2),
+        (NOW - SECOND_CHANCE, NOW),
+    ],
+)
+def test_a_turn_that_failed_is_marked_once_for_as_long_as_it_counts(
+    failed: datetime | None, marked: datetime
+) -> None:
+    member = Member(name="a", state=ACTIVE, phase=Phase.FAILED, failed_at=failed)
+    standing = stand(elect([member], NOW), member, "g", NOW)
+    assert standing.with_failure(standing.status, NOW).failed_at == marked
+    assert standing.with_phase(Phase.READY).failed_at is None
+
+
+def test_what_fails_without_having_its_turn_is_not_held_against_it() -> None:
+    queued = Member(name="b", phase=Phase.FAILED, state=QUEUED)
+    standing = stand(elect([WANTED, queued], NOW), queued, "g", NOW)
+    assert standing.with_failure(standing.status, NOW).failed_at is None

@@ -82,7 +82,7 @@ def test_pods_of_jobs_hold_no_gpus_and_those_without_a_controller_may() -> None:
 )
 def test_a_deployment_of_another_is_waited_for_until_it_rests(other: Deployment) -> None:
     assert not is_at_rest(other)
-    waits = Turn(replicas=0, waiting="waiting for Deployment b to end its pods")
+    waits = Turn(replicas=0, waiting="waiting for the Deployment of b to end its pods")
     assert turn(1, [], [other, deployment("c"), deployment("a", 1)]) == waits
 
 
@@ -107,3 +107,11 @@ def test_pods_that_end_are_no_reason_to_start_again_beside_another() -> None:
 
 def test_who_wants_nothing_waits_for_nothing() -> None:
     assert turn(0, [pod("b")], [deployment("b", 1)]) == Turn(replicas=0)
+
+
+def test_who_makes_way_starts_nothing_and_keeps_what_it_has() -> None:
+    waits = Turn(replicas=0, waiting="making way for b")
+    assert take_turn("a", 1, pods=[], deployments=[], yields_to="b") == waits
+    going = [pod("a", going=True)]
+    assert take_turn("a", 1, pods=going, deployments=[], yields_to="b") == waits
+    assert take_turn("a", 1, pods=[pod("a")], deployments=[], yields_to="b") == Turn(replicas=1)

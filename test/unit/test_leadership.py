@@ -16,8 +16,10 @@ from flexinfer.client.auth import StaticCredentials
 from flexinfer.client.transport import Transport
 from flexinfer.cmd.manager import Flags, _election
 from flexinfer.envtest.eventually import eventually
-from flexinfer.errors import ConfigurationError, FlexInferError
+from flexinfer.envtest.simulated import ManualClock
+from flexinfer.errors import ConfigurationError, FlexInferError, NotLeadingError
 from flexinfer.leaderelection import FencingToken, LeaderElectionOptions, Leadership
+from flexinfer.leaderelection.elector import Elector
 from flexinfer.leaderelection.term import Term, call_soon
 
 if TYPE_CHECKING:
@@ -120,6 +122,32 @@ def test_a_loop_that_has_ended_is_told_nothing() -> None:
     loop = asyncio.new_event_loop()
     loop.close()
     call_soon(loop, never)
+
+
+async def test_c50_a_write_after_a_pause_is_held_back_until_it_is_known_who_leads() -> None:
+    options = LeaderElectionOptions(
+        name="lock", namespace="ns", lease_duration=1, renew_deadline=0.5, retry_period=0.1
+    )
+    made = Leadership(options, nowhere, registry=CollectorRegistry())
+    made.check_write()  # who does not lead may write what needs no leader
+    async with made, Transport(StaticCredentials("https://127.0.0.1:1")) as transport:
+        clock = ManualClock()
+        elector = Elector(transport, options, clock=clock)
+        campaign = made._campaign
+        assert campaign is not None
+        campaign.elector = elector  # as after an election
+        made._term = term = Term(TOKEN)
+        made.check_write()
+        await clock.sleep(0.4)
+        made.check_write()
+        await clock.sleep(0.1)  # as for a process that was stopped
+        with pytest.raises(NotLeadingError, match=r"ns/lock was not renewed for 0\.5 s"):
+            made.check_write()
+        elector.well_at = clock()
+        made.check_write()
+        term.lose()
+        with pytest.raises(NotLeadingError):
+            made.check_write()
 
 
 async def test_a_standby_that_resigns_returns() -> None:

@@ -294,20 +294,52 @@ def test_a_claim_that_changed_meanwhile_does_not_change_hands() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "claim", "words"),
+    ("size", "claim", "shrinks", "grows"),
     [
-        ("10Gi", amount("50Gi"), "is less than the 50Gi of PersistentVolumeClaim m-cache"),
-        ("90Gi", amount("50Gi", "50Gi"), "PersistentVolumeClaim m-cache has 50Gi and is to grow"),
-        ("50Gi", amount("50Gi", "50Gi"), ""),
-        ("50Gi", amount("50Gi"), ""),
-        ("50Gi", amount("much", "less"), ""),
-        ("50Gi", live(), ""),
+        ("10Gi", amount("50Gi"), "spec.cache.size 10Gi is less than the 50Gi of", ""),
+        ("10Gi", amount("50Gi", "50Gi"), "set the size to 50Gi, or delete the claim", ""),
+        ("90Gi", amount("50Gi", "50Gi"), "", "Claim m-cache has 50Gi and is to grow to 90Gi"),
+        ("90Gi", amount("90Gi", "50Gi"), "", "Claim m-cache has 50Gi and is to grow to 90Gi"),
+        ("60Gi", amount("90Gi", "50Gi"), "is less than the 90Gi of", "is to grow to 60Gi"),
+        ("50Gi", amount("50Gi", "64Gi"), "", ""),
+        ("50Gi", amount("50Gi"), "", ""),
+        ("50Gi", amount("much", "less"), "", ""),
+        ("50Gi", live(), "", ""),
     ],
 )
-def test_claims_grow_and_do_not_shrink(size: str, claim: PersistentVolumeClaim, words: str) -> None:
-    """Point 32: a change of the size is followed, or answered."""
-    note = cache_claim.size_note(model(HUB, {"size": size}), claim)
-    assert (words in note) if words else not note
+def test_point_32_a_change_of_the_size_is_followed_or_answered(
+    size: str, claim: PersistentVolumeClaim, shrinks: str, grows: str
+) -> None:
+    of = model(HUB, {"size": size})
+    for words, note in (
+        (shrinks, cache_claim.shrink_note(of, claim)),
+        (grows, cache_claim.growth_note(of, claim)),
+    ):
+        assert words in note
+        assert bool(words) is bool(note)
+
+
+@pytest.mark.parametrize(
+    ("size", "claim", "is_held_back"),
+    [
+        ("90Gi", amount("50Gi"), True),
+        ("50Gi", amount("50Gi"), False),
+        ("10Gi", amount("50Gi"), False),
+        ("90Gi", amount("50Gi", "50Gi"), False),
+        ("90Gi", live(), False),
+    ],
+)
+def test_a_claim_that_is_not_bound_is_not_asked_to_grow(
+    size: str, claim: PersistentVolumeClaim, *, is_held_back: bool
+) -> None:
+    note = cache_claim.unbound_growth_note(model(HUB, {"size": size}), claim)
+    assert ("grows to 90Gi once it is bound" in note) is is_held_back
+    assert bool(note) is is_held_back
+
+
+def test_a_model_without_a_cache_block_asks_for_the_size_of_claims_by_default() -> None:
+    assert "less than the 90Gi" in cache_claim.shrink_note(model(), amount("90Gi"))
+    assert "to grow to 50Gi" in cache_claim.growth_note(model(), amount("10Gi", "10Gi"))
 
 
 @pytest.mark.parametrize(("size", "sent", "drift"), [("10Gi", "50Gi", True), ("1Ti", "1Ti", False)])

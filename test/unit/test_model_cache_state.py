@@ -157,6 +157,7 @@ def test_pods_may_bind_a_claim_that_nothing_prepares() -> None:
     found = look(model(FILE, {}), claim=claim(phase="Pending"))
     assert (found.is_cached, found.reason) == (False, Reason.CACHE_NOT_READY)
     assert (found.may_start, found.is_failed) == (True, False)
+    assert found.status.ready, "in a group it would never get its turn, and so never be bound"
     assert "m-cache is not bound to a volume (phase Pending)" in found.message
 
 

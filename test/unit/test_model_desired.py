@@ -1,31 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The Service and the Deployment of a Model."""
+
 from __future__ import annotations
 
-import copy
-import json
 from typing import TYPE_CHECKING
 
 import pytest
 
 from api.flexinfer.v1alpha2.model_types import Model
-from api.flexinfer.v1alpha2.reasons import Reason
 from controllers.model import desired, names
-from controllers.model.decision import Blocked, Plan, claim_of, decide
-from controllers.model.metadata import capabilities, managed_annotations
-from controllers.model.ports import reclaim
+from controllers.model.decision import Plan, Reading, decide, read
+from controllers.model.placement import Placement, Spread, template_hash
 from flexinfer.apply.intent import clean
 from flexinfer.errors import ConfigurationError
 from flexinfer.kinds.deployment import Deployment
 from flexinfer.kinds.node import Node
-from flexinfer.meta.envelope import meta_from
+from flexinfer.meta.envelope import encode_sorted, meta_from
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flexinfer.meta.envelope import Tree
 
 GPU: Tree = {"backend": "vllm", "source": "HF://org/model", "gpu": {}}
 CPU: Tree = {"backend": "llamacpp", "source": "HF://o/m", "config": {"ggufFile": "m.gguf"}}
+BARE = CPU | {"cache": {"strategy": "None"}}
+COMFY: Tree = {"backend": "comfyui", "source": "pvc://art/sdxl", "gpu": {}}
 OLD = {"app": "old", "flexinfer.ai/gpu-group": "g", names.BACKEND_LABEL: "ollama"}
 READY = [{"type": "Ready", "status": "True"}]
+NO_SURGE = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
 
 
 def model(spec: Tree, *, generation: int = 3) -> Model:
@@ -35,39 +38,30 @@ def model(spec: Tree, *, generation: int = 3) -> Model:
     )
 
 
-NO_SURGE = {
-    "type": "RollingUpdate",
-    "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
-}
-
-
 def gpu_node(vendor: str = "nvidia.com/gpu", **labels: str) -> Node:
     status = {"allocatable": {vendor: "8"}, "conditions": READY}
     meta = meta_from({"name": vendor, "labels": labels})
     return Node.model_validate({"metadata": meta, "status": status})
 
 
-def plan(of: Model, *nodes: Node, **environment: str) -> Plan:
-    found = decide(of, nodes or (gpu_node(),), environment)
+def plan(of: Model, *nodes: Node, modes: Sequence[str] | None = None, **environment: str) -> Plan:
+    reading = read(of)
+    assert isinstance(reading, Reading), reading
+    found = decide(of, reading, nodes or (gpu_node(),), environment, modes=modes)
     assert isinstance(found, Plan), found
     return found
 
 
-def blocked(spec: Tree, *nodes: Node, **environment: str) -> Blocked:
-    found = decide(model(spec), nodes or (gpu_node(),), environment)
-    assert isinstance(found, Blocked), found
-    return found
-
-
-def deployment(spec: Tree, *nodes: Node, **env: str) -> Tree:
+def deployment(spec: Tree, *nodes: Node, modes: Sequence[str] | None = None, **env: str) -> Tree:
     of = model(spec)
     labels = desired.selector(of, None)
-    tree: Tree = clean(desired.deployment(of, plan(of, *nodes, **env), labels, env))
+    tree: Tree = clean(desired.deployment(of, plan(of, *nodes, modes=modes, **env), labels, env))
     return tree
 
 
-def pod(spec: Tree, *nodes: Node, **environment: str) -> Tree:
-    found: Tree = deployment(spec, *nodes, **environment)["spec"]["template"]["spec"]
+def pod(spec: Tree, *nodes: Node, modes: Sequence[str] | None = None, **environment: str) -> Tree:
+    tree = deployment(spec, *nodes, modes=modes, **environment)
+    found: Tree = tree["spec"]["template"]["spec"]
     return found
 
 
@@ -79,133 +73,6 @@ def container(spec: Tree, *nodes: Node, **environment: str) -> Tree:
 
 def live_deployment() -> Deployment:
     return Deployment.model_validate({"spec": {"selector": {"matchLabels": OLD}}})
-
-
-# Decision
-
-
-@pytest.mark.parametrize(
-    ("spec", "reason"),
-    [
-        (GPU | {"backend": "nope"}, Reason.BACKEND_UNSUPPORTED),
-        (GPU | {"gpu": {"vendor": "cpu"}}, Reason.BACKEND_UNSUPPORTED),
-        (GPU | {"gpu": {"vendor": "amd"}}, Reason.NO_MATCHING_NODES),
-        (GPU | {"source": "nowhere"}, Reason.INVALID_SPEC),
-        (GPU | {"config": {"maxModelLen": "x"}}, Reason.INVALID_SPEC),
-        (GPU | {"gpu": {"vendor": "cpu", "count": 1}}, Reason.INVALID_SPEC),
-    ],
-)
-def test_what_blocks_a_model(spec: Tree, reason: Reason) -> None:
-    found = decide(model(spec), [gpu_node()], {})
-    assert isinstance(found, Blocked)
-    assert found.reason is reason
-    assert found.message
-
-
-def test_two_vendors_are_ambiguous_until_one_is_named() -> None:
-    both = [gpu_node(), gpu_node("amd.com/gpu")]
-    found = decide(model(GPU), both, {})
-    assert isinstance(found, Blocked)
-    assert found.reason is Reason.AMBIGUOUS_GPU_VENDOR
-    assert isinstance(decide(model(GPU | {"gpu": {"vendor": "amd"}}), both, {}), Plan)
-
-
-VEGA = {"gpu.amd.com/gpu-architecture": "gfx906"}
-COMFY: Tree = {"backend": "comfyui", "source": "pvc://art/sdxl", "gpu": {}}
-
-
-def test_hardware_without_a_build_is_named() -> None:
-    labels = {"nvidia.com/gpu.compute.major": "5", "nvidia.com/gpu.compute.minor": "2"}
-    found = blocked(GPU, gpu_node(**labels))
-    assert found.reason is Reason.BACKEND_UNSUPPORTED
-    assert "vllm does not run on nvidia GPUs of architecture sm_52" in found.message
-
-
-def test_an_image_that_nobody_publishes_has_to_be_named() -> None:
-    node = gpu_node("amd.com/gpu", **VEGA)
-    found = blocked(COMFY, node)
-    assert found.reason is Reason.BACKEND_UNSUPPORTED
-    assert "set spec.image, or DEFAULT_COMFYUI_IMAGE_GFX906" in found.message
-    assert not found.concerns_spec
-    assert plan(model(COMFY | {"image": "mine:1"}), node).image == "mine:1"
-    assert plan(model(COMFY), node, DEFAULT_COMFYUI_IMAGE_AMD="mine:2").image == "mine:2"
-
-
-def test_experimental_hardware_is_said_in_a_note_and_an_event() -> None:
-    node = gpu_node("amd.com/gpu", **VEGA)
-    found = plan(model(COMFY | {"image": "mine:1"}), node)
-    (warning,) = found.warnings
-    assert warning.reason == "ExperimentalGPUSupport"
-    assert found.notes == (warning.text,)
-    assert plan(model(COMFY | {"image": "mine:gfx906"}), node).warnings == ()
-
-
-@pytest.mark.parametrize(
-    ("estimate", "reason"), [(12000, ""), (21000, "VRAMPressure"), (24000, "VRAMInsufficient")]
-)
-def test_a_replica_has_to_fit_into_its_gpus(estimate: int, reason: str) -> None:
-    node = gpu_node(**{"nvidia.com/gpu.memory": "24576"})
-    found = decide(model(GPU | {"gpu": {"vramEstimateMB": estimate}}), [node], {})
-    if isinstance(found, Blocked):
-        assert found.reason == reason
-        assert "24000 is more than 95 % of the 24576 MB" in found.message
-    else:
-        assert [warning.reason for warning in found.warnings] == [reason] * bool(reason)
-        assert found.notes == ()
-
-
-def test_what_a_job_fetches_is_served_from_there() -> None:
-    spec = GPU | {"config": {"ggufFile": "m.gguf"}}
-    assert blocked(spec).reason is Reason.INVALID_SPEC
-    found = decide(model(spec), [gpu_node()], {}, fetched="/models/m")
-    assert isinstance(found, Plan)
-    assert found.backend.arguments(found.launch)[0] == "/models/m/m.gguf"
-
-
-def test_the_spec_says_what_has_no_effect() -> None:
-    spec = CPU | {
-        "config": {"ggufFile": "m.gguf", "contextSise": 1},
-        "cache": {"strategy": "Memory"},
-    }
-    notes = "; ".join(plan(model(spec)).notes)
-    assert "does not read spec.config.contextSise" in notes
-    assert "spec.cache.strategy Memory has no effect yet" in notes
-    shared = plan(model(GPU | {"gpu": {"shared": "team"}})).notes
-    assert "spec.gpu.shared 'team' has no effect yet" in shared[0]
-    copied = CPU | {"source": "pvc://c/m.gguf", "cache": {"pvcName": "d"}}
-    assert "the source's own claim is mounted" in plan(model(copied)).notes[0]
-
-
-@pytest.mark.parametrize(
-    ("spec", "claim"),
-    [
-        (CPU, ""),
-        (CPU | {"source": "pvc://weights/m.gguf"}, "weights"),
-        (CPU | {"cache": {"pvcName": "kept"}}, "kept"),
-        (CPU | {"source": "pvc://weights/m.gguf", "cache": {"pvcName": "kept"}}, "weights"),
-        (CPU | {"source": "junk", "cache": {"pvcName": "kept"}}, ""),
-    ],
-)
-def test_which_claim_is_mounted(spec: Tree, claim: str) -> None:
-    assert claim_of(model(spec)) == claim
-
-
-# Image
-
-
-def test_the_image_of_the_spec_wins_and_the_digest_pins_it() -> None:
-    digest = "b" * 64
-    env = {"DEFAULT_VLLM_IMAGE": "mine:5000/vllm:v1"}
-    assert container(GPU)["image"] == "vllm/vllm-openai:latest"
-    assert container(GPU, **env)["image"] == "mine:5000/vllm:v1"
-    pinned = GPU | {"imageDigest": digest}
-    assert container(pinned, **env)["image"] == f"mine:5000/vllm@sha256:{digest}"
-    assert container(pinned | {"image": "x/y:z"}, **env)["image"] == f"x/y@sha256:{digest}"
-
-
-def test_the_pull_policy_is_kubernetes_own_unless_it_is_said() -> None:
-    assert "imagePullPolicy" not in container(GPU)
-    assert container(GPU | {"imagePullPolicy": "Always"})["imagePullPolicy"] == "Always"
 
 
 # Deployment
@@ -223,20 +90,27 @@ def test_a_gpu_pod() -> None:
     assert deployment(GPU)["spec"]["strategy"] == NO_SURGE
 
 
+def test_the_pull_policy_is_kubernetes_own_unless_it_is_said() -> None:
+    assert "imagePullPolicy" not in container(GPU)
+    assert container(GPU | {"imagePullPolicy": "Always"})["imagePullPolicy"] == "Always"
+
+
 def test_ensure_deployment_cpu_does_not_request_gpu() -> None:
-    spec = pod(CPU)
+    spec = pod(BARE)
     (found,) = spec["containers"]
-    assert {"runtimeClassName", "tolerations", "nodeSelector", "affinity"}.isdisjoint(spec)
+    assert {"runtimeClassName", "tolerations", "nodeSelector"}.isdisjoint(spec)
+    assert not found["resources"]
     assert found["image"] == "ghcr.io/ggml-org/llama.cpp:server"
-    assert "strategy" not in deployment(CPU)["spec"]
+    assert "strategy" not in deployment(BARE)["spec"]
     assert "supplementalGroups" not in spec["securityContext"]
 
 
 @pytest.mark.parametrize(
-    "more", [{"serverless": {"minReplicas": 2}}, {"source": "pvc://weights/m.gguf"}]
+    "more",
+    [{"serverless": {"minReplicas": 2}}, {"source": "pvc://weights/m.gguf"}, {"cache": {}}],
 )
 def test_no_pod_waits_for_the_node_or_the_volume_of_its_predecessor(more: Tree) -> None:
-    assert deployment(CPU | more)["spec"]["strategy"] == NO_SURGE
+    assert deployment(BARE | more)["spec"]["strategy"] == NO_SURGE
 
 
 def test_an_amd_pod_may_open_the_devices() -> None:
@@ -292,29 +166,75 @@ def test_an_existing_selector_is_kept_and_carried_by_the_template() -> None:
     assert desired.service(of, plan(of), labels)["spec"]["selector"] == OLD
 
 
-def test_one_replica_is_not_spread() -> None:
-    assert {"affinity", "topologySpreadConstraints"}.isdisjoint(pod(GPU))
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+TWO: Tree = {"serverless": {"minReplicas": 2}}
+TWIN_NODES = (gpu_node(), gpu_node())
 
 
 def test_several_replicas_are_spread_by_their_selector() -> None:
-    tree = deployment(GPU | {"serverless": {"minReplicas": 2}})
+    tree = deployment(GPU | TWO, *TWIN_NODES)
     assert tree["spec"]["replicas"] == 2
     spec, selector = tree["spec"]["template"]["spec"], tree["spec"]["selector"]
-    (term,) = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert term == {"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"}
+    (term,) = spec["affinity"]["podAntiAffinity"][REQUIRED]
+    assert term == {
+        "labelSelector": selector,
+        "matchLabelKeys": ["pod-template-hash"],
+        "topologyKey": "kubernetes.io/hostname",
+    }
     (spread,) = spec["topologySpreadConstraints"]
     assert (spread["maxSkew"], spread["labelSelector"]) == (1, selector)
     assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
 
 
+@pytest.mark.parametrize(
+    ("nodes", "modes", "mode"),
+    [
+        (TWIN_NODES, None, REQUIRED),
+        (TWIN_NODES, ("ReadOnlyMany",), REQUIRED),
+        (TWIN_NODES[:1], None, PREFERRED),
+        (TWIN_NODES, ("ReadWriteOnce",), PREFERRED),
+    ],
+)
+def test_point_29_a_rule_that_cannot_be_met_is_a_wish(
+    nodes: tuple[Node, ...], modes: Sequence[str] | None, mode: str
+) -> None:
+    apart = pod(GPU | TWO, *nodes, modes=modes)["affinity"]["podAntiAffinity"]
+    assert set(apart) == {mode}
+    if mode == PREFERRED:
+        (wish,) = apart[mode]
+        assert wish["weight"] == 100
+        assert wish["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
+
+
+def test_point_29_scaling_from_one_to_two_where_both_may_share_a_node_changes_no_template() -> None:
+    one, two = deployment(GPU), deployment(GPU | TWO)
+    assert one["spec"]["replicas"] == 1
+    assert two["spec"]["replicas"] == 2
+    assert set(pod(GPU)["affinity"]["podAntiAffinity"]) == {PREFERRED}
+    assert encode_sorted(one["spec"]["template"]) == encode_sorted(two["spec"]["template"])
+
+
+def test_what_nodes_decided_and_the_template_are_recorded() -> None:
+    tree = desired.deployment(model(GPU), plan(model(GPU)), {"a": "b"}, {})
+    annotations = tree["metadata"]["annotations"]
+    assert annotations[names.TEMPLATE_ANNOTATION] == template_hash(tree["spec"]["template"])
+    live = Deployment.model_validate({"metadata": meta_from({"annotations": annotations})})
+    recorded = Placement.of(live)
+    assert recorded is not None
+    assert (recorded.accelerator.count, recorded.spread) == (1, Spread.PREFERRED)
+
+
 def test_weights_lie_in_an_empty_dir_or_in_a_claim() -> None:
-    volumes = {volume["name"]: volume for volume in pod(CPU)["volumes"]}
+    volumes = {volume["name"]: volume for volume in pod(BARE)["volumes"]}
     assert volumes["model"] == {"name": "model", "emptyDir": {}}
     assert volumes["shm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "8Gi"}
     claimed = pod(CPU | {"source": "pvc://weights/m.gguf"}, DEFAULT_SHM_SIZE_LIMIT="1Gi")
     volumes = {volume["name"]: volume for volume in claimed["volumes"]}
     assert volumes["model"]["persistentVolumeClaim"] == {"claimName": "weights"}
     assert volumes["shm"]["emptyDir"]["sizeLimit"] == "1Gi"
+    made = {volume["name"]: volume for volume in pod(CPU)["volumes"]}
+    assert made["model"]["persistentVolumeClaim"] == {"claimName": "m-cache"}
 
 
 def test_hugging_face_caches_on_the_model_volume() -> None:
@@ -357,13 +277,30 @@ def test_the_deployment_says_which_generation_it_renders() -> None:
     assert names.GENERATION_ANNOTATION not in template
 
 
-def test_intents_are_built_fresh() -> None:
-    of = model(GPU | {"resources": {"limits": {"memory": "1Gi"}}})
-    first = desired.deployment(of, plan(of), desired.selector(of, None), {})
-    again = desired.deployment(of, plan(of), desired.selector(of, None), {})
+def test_point_32_a_spec_is_never_changed_by_what_is_made_of_it() -> None:
+    of = model(GPU | {"resources": {"limits": {"memory": "1Gi"}}, "nodeSelector": {"a": "b"}})
+    labelled = gpu_node(a="b")
+    before = encode_sorted(of.wire())
+    first = desired.deployment(of, plan(of, labelled), desired.selector(of, None), {})
+    again = desired.deployment(of, plan(of, labelled), desired.selector(of, None), {})
     assert first == again
     first["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"].clear()
+    first["spec"]["selector"]["matchLabels"].clear()
     assert again["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert encode_sorted(of.wire()) == before
+
+
+def test_point_32_the_pods_tolerate_what_the_spec_says_and_name_a_flag_once() -> None:
+    own = {"key": "team", "operator": "Equal", "value": "a", "effect": "NoExecute"}
+    assert own in pod(CPU | {"tolerations": [own]})["tolerations"]
+    spec = GPU | {"config": {"attentionBackend": "FLASH_ATTN"}}
+    assert container(spec)["args"].count("--attention-backend") == 1
+
+
+def test_point_25_nothing_a_user_writes_meets_a_shell_or_becomes_a_variable() -> None:
+    found = container(GPU | {"litellm": {"servedModelName": "$(HOME); `id` && true"}})
+    assert found["command"] == ["vllm", "serve"]
+    assert "$$(HOME); `id` && true" in found["args"]
 
 
 # Service
@@ -376,107 +313,20 @@ def test_a_service_names_nothing_that_the_server_allocates() -> None:
     port = {"name": "http", "port": 8080, "targetPort": 8080, "protocol": "TCP"}
     assert tree["spec"]["ports"] == [port]
     assert tree["metadata"]["labels"]["flexinfer.ai/model"] == "m"
+    assert names.ACTIVE_SERVICES_ANNOTATION not in tree["metadata"]["annotations"]
 
 
-def live_service(*ports: Tree) -> Tree:
-    return {"metadata": {"uid": "u"}, "spec": {"ports": list(ports)}}
-
-
-def test_a_renumbered_port_is_taken_back() -> None:
+@pytest.mark.parametrize("active", ["", "chat,textgen"])
+def test_a_service_of_a_group_says_which_names_it_answers_for_now(active: str) -> None:
     of = model(CPU)
-    intent = desired.service(of, plan(of), {})
-    extra = {"name": "metrics", "port": 9090, "protocol": "TCP"}
-    moved = {"name": "http", "port": 9999, "protocol": "TCP"}
-    assert reclaim(live_service(extra, moved), intent) == [
-        {"op": "test", "path": "/metadata/uid", "value": "u"},
-        {"op": "test", "path": "/spec/ports/1/port", "value": 9999},
-        {"op": "replace", "path": "/spec/ports/1", "value": intent["spec"]["ports"][0]},
-    ]
-
-
-def test_a_renumbered_port_of_a_container_is_taken_back() -> None:
-    of = model(CPU)
-    intent = desired.deployment(of, plan(of), {}, {})
-    live = copy.deepcopy(intent)
-    live["metadata"]["uid"] = "u"
-    assert reclaim(live, intent) == []
-    sidecar = {"name": "proxy", "ports": [{"name": "http", "containerPort": 1}]}
-    containers = live["spec"]["template"]["spec"]["containers"]
-    containers.insert(0, sidecar)
-    containers[1]["ports"][0]["containerPort"] = 9999
-    path = "/spec/template/spec/containers/1/ports/0"
-    wanted = intent["spec"]["template"]["spec"]["containers"][0]["ports"][0]
-    assert reclaim(live, intent) == [
-        {"op": "test", "path": "/metadata/uid", "value": "u"},
-        {"op": "test", "path": f"{path}/containerPort", "value": 9999},
-        {"op": "replace", "path": path, "value": wanted},
-    ]
-
-
-def test_a_port_that_is_ours_needs_no_patch() -> None:
-    of = model(CPU)
-    intent = desired.service(of, plan(of), {})
-    ours = {"name": "http", "port": 8080, "protocol": "TCP", "nodePort": 30000}
-    assert reclaim(live_service(ours), intent) == []
-    assert reclaim({"metadata": {"uid": "u"}, "spec": {}}, intent) == []
+    tree = desired.service(of, plan(of), {}, active=active)
+    assert tree["metadata"]["annotations"][names.ACTIVE_SERVICES_ANNOTATION] == active
 
 
 def test_a_size_of_shared_memory_that_is_none_is_refused_with_its_variable() -> None:
     assert desired.shm_size({}) == desired.shm_size({"DEFAULT_SHM_SIZE_LIMIT": " "}) == "8Gi"
     with pytest.raises(ConfigurationError, match="DEFAULT_SHM_SIZE_LIMIT: 'lots' is no quantity"):
         desired.shm_size({"DEFAULT_SHM_SIZE_LIMIT": "lots"})
-
-
-# Annotations
-
-
-def test_annotations_are_there_when_they_are_wanted() -> None:
-    of = model(
-        GPU
-        | {
-            "litellm": {"servedModelName": "chat", "aliases": ["b", "chat"], "copilotAlias": "c"},
-            "serviceLabels": ["textgen", "a"],
-        }
-    )
-    found = managed_annotations(of, plan(of))
-    said = json.loads(found.pop(names.CAPABILITIES_ANNOTATION))
-    assert said == {"toolCalling": True, "vision": False, "imageGeneration": False}
-    assert found == {
-        "flexinfer.ai/service-labels": "a,textgen",
-        "litellm.flexinfer.ai/served-model": "chat",
-        "litellm.flexinfer.ai/aliases": "a,b,textgen",
-        "litellm.flexinfer.ai/copilot-model": "c",
-    }
-
-
-@pytest.mark.parametrize("litellm", [{}, {"litellm": {"enabled": False}}])
-def test_without_litellm_there_are_none(litellm: Tree) -> None:
-    of = model(GPU | litellm)
-    assert managed_annotations(of, plan(of)) == {}
-
-
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        ({}, {"toolCalling": False, "vision": False}),
-        ({"jinja": True, "mmproj": "p.gguf"}, {"toolCalling": True, "vision": True}),
-    ],
-)
-def test_capabilities_of_llamacpp_follow_its_config(spec: Tree, expected: Tree) -> None:
-    of = model(CPU | {"config": {"ggufFile": "m.gguf"} | spec})
-    assert expected.items() <= capabilities(of, plan(of)).items()
-
-
-def test_backends_for_images_make_images() -> None:
-    of = model(COMFY)
-    expected = {"imageGeneration": True, "toolCalling": False, "vision": False}
-    assert capabilities(of, plan(of)) == expected
-
-
-def test_what_the_spec_says_of_capabilities_wins() -> None:
-    of = model(GPU | {"capabilities": {"toolCalling": False, "vision": True}})
-    found = capabilities(of, plan(of))
-    assert (found["toolCalling"], found["vision"]) == (False, True)
 
 
 def test_the_memory_estimate_is_on_the_pods() -> None:

@@ -18,7 +18,6 @@ from controllers.model.placement import (
     template_hash,
 )
 from flexinfer.kinds.deployment import Deployment
-from flexinfer.kinds.persistentvolumeclaim import PersistentVolumeClaim
 from flexinfer.kinds.pod import Pod
 from flexinfer.meta.envelope import meta_from
 from internal.gpu.accelerator import Accelerator, Vendor
@@ -32,12 +31,6 @@ INTENT: Tree = {"spec": {"template": {"spec": {"containers": [{"image": "a"}]}}}
 def deployment(**annotations: str) -> Deployment:
     meta = meta_from({"name": "m", "namespace": "ns", "annotations": annotations})
     return Deployment.model_validate({"metadata": meta})
-
-
-def claim(*modes: str) -> PersistentVolumeClaim:
-    return PersistentVolumeClaim.model_validate(
-        {"metadata": meta_from({"name": "c"}), "spec": {"accessModes": modes}}
-    )
 
 
 def pod(status: str = "False", since: str | None = "2026-01-01T00:00:00Z") -> Pod:
@@ -88,29 +81,27 @@ def test_what_we_cannot_have_recorded_counts_as_nothing(text: str) -> None:
 @pytest.mark.parametrize(
     ("replicas", "fitting", "modes", "spread", "says"),
     [
-        (1, 0, (), Spread.PREFERRED, ""),
-        (2, 2, (), Spread.REQUIRED, ""),
+        (1, 0, None, Spread.PREFERRED, ""),
+        (2, 2, None, Spread.REQUIRED, ""),
         (2, 9, ("ReadWriteMany",), Spread.REQUIRED, ""),
         (2, 9, ("ReadWriteOnce", "ReadOnlyMany"), Spread.REQUIRED, ""),
-        (3, 2, (), Spread.PREFERRED, "2 nodes fit 3 replicas"),
-        (2, 9, ("ReadWriteOnce",), Spread.PREFERRED, "has ReadWriteOnce"),
+        (3, 2, None, Spread.PREFERRED, "2 nodes fit 3 replicas"),
+        (2, 1, None, Spread.PREFERRED, "1 node fits 2 replicas, so that replicas may share"),
+        (2, 9, ("ReadWriteOnce",), Spread.PREFERRED, "PersistentVolumeClaim c has ReadWriteOnce"),
+        (2, 9, (), Spread.PREFERRED, "no access mode"),
     ],
 )
 def test_replicas_keep_apart_where_that_is_possible(
-    replicas: int, fitting: int, modes: tuple[str, ...], spread: Spread, says: str
+    replicas: int, fitting: int, modes: tuple[str, ...] | None, spread: Spread, says: str
 ) -> None:
-    found, note = choose_spread(replicas, fitting, claim(*modes) if modes else None)
+    found, note = choose_spread(replicas, fitting, "c", modes)
     assert found is spread
     assert says in note
     assert bool(says) == bool(note)
 
 
-def test_a_claim_without_modes_is_shared_by_nobody() -> None:
-    assert "no access mode" in choose_spread(2, 5, claim())[1]
-
-
 def test_the_template_alone_decides_whether_pods_change() -> None:
-    recorded = deployment(**{names.TEMPLATE_ANNOTATION: template_hash(INTENT)})
+    recorded = deployment(**{names.TEMPLATE_ANNOTATION: template_hash(INTENT["spec"]["template"])})
     other = {"spec": {"template": {"spec": {"containers": [{"image": "b"}]}}}}
     assert is_same_template(recorded, INTENT | {"metadata": {"name": "x"}})
     assert not is_same_template(recorded, other)

@@ -119,7 +119,8 @@ class GPUSpec(Model):
     """GPUs per replica; 1 when unset."""
 
     shared: Group | None = None
-    """Name of the group of Models of this namespace that take turns on the same GPUs."""
+    """Name of the group of Models of this namespace that take turns on the same GPUs; of one
+    group only one Model runs at a time."""
 
     priority: int = Field(default=100, ge=0, le=1000)
     """Rank within the shared group; the higher number goes first."""
@@ -148,7 +149,8 @@ class ServerlessSpec(Model):
     """
 
     idle_timeout: NonNegativeDuration | None = None
-    """How long without a request makes the Model idle; unset, the backend's own time."""
+    """How long without a request makes the Model idle; unset, the backend's own time. 0 means
+    that a Model that was woken stays awake."""
 
     cold_start_timeout: NonNegativeDuration = Field(default="60s", validate_default=True)
     """How long a request waits for a Model to wake. Backends that need longer to start get

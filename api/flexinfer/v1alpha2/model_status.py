@@ -57,16 +57,20 @@ class SharedGroupStatus(Model):
     """The group."""
 
     state: Name | None = None
-    """Active or Queued."""
+    """Active for the leader, Preempted for who has lost the GPUs to another, else Queued."""
 
     queue_position: int | None = Field(default=None, ge=0, le=2147483647)
     """Place in the queue; 0 for the leader."""
 
     preempted_by: Name | None = None
-    """The Model that took the GPUs."""
+    """The Model that leads, for all others."""
 
     preempted_at: Timestamp | None = None
-    """When the GPUs were taken."""
+    """When the GPUs were lost last; kept until the Model is Ready again."""
+
+    failed_at: Timestamp | None = None
+    """When the Model could not start although it was its turn. Others go first for ten minutes
+    from then, or until its spec changes."""
 
 
 class CacheStatus(Model):

@@ -83,6 +83,11 @@ class Model(Object):
         return max(serverless.min_replicas, 0 if serverless.enabled else 1)
 
     @property
+    def most_replicas(self) -> int:
+        """Return the replicas that run while somebody asks for the model."""
+        return max(1, self.wanted_replicas)
+
+    @property
     def served_name(self) -> str:
         """Return the name that clients use."""
         litellm = self.spec.litellm

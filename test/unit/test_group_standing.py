@@ -13,7 +13,8 @@ from controllers.model.member import SECOND_CHANCE, GroupState, Member
 from controllers.model.standing import active_services, stand
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
-BEFORE = NOW.replace(microsecond=0) - timedelta(hours=1)
+SECOND = NOW.replace(microsecond=0)
+BEFORE = SECOND - timedelta(hours=1)
 ACTIVE, QUEUED, PREEMPTED = GroupState.ACTIVE, GroupState.QUEUED, GroupState.PREEMPTED
 
 WANTED = Member(name="a", last_active=NOW, phase=Phase.IDLE)
@@ -126,8 +127,8 @@ def test_the_active_one_answers_for_its_service_labels() -> None:
     ("failed", "marked"),
     [
         (None, NOW),
-        (NOW - SECOND_CHANCE / 2, NOW - SECOND_CHANCE / 2),
-        (NOW - SECOND_CHANCE, NOW),
+        (SECOND - SECOND_CHANCE / 2, SECOND - SECOND_CHANCE / 2),
+        (SECOND - SECOND_CHANCE, NOW),
     ],
 )
 def test_a_turn_that_failed_is_marked_once_for_as_long_as_it_counts(

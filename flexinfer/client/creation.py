@@ -22,7 +22,7 @@ from flexinfer.errors import AlreadyExistsError, ApiError, DeadlineError, Transp
 from flexinfer.meta.envelope import decode_object, decode_tree, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from flexinfer.client.transport import Transport
     from flexinfer.meta.envelope import StoredObject, Tree
@@ -33,12 +33,16 @@ _REPEATS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Creation:
-    """Be one object to create, by a POST to the collection at `path`, within `timeout` seconds."""
+    """Be one object to create, by a POST to the collection at `path`, within `timeout` seconds.
+
+    `guard` is called before every try, and raises when it must not be sent.
+    """
 
     path: str
     params: Mapping[str, str]
     intent: Tree
     timeout: float
+    guard: Callable[[], None] | None = None
 
     async def send(self, transport: Transport) -> StoredObject:
         """Create it; raise AlreadyExistsError when the name is taken by another."""
@@ -65,7 +69,12 @@ class Creation:
     async def _post(self, transport: Transport) -> bytes:
         body = encode(self.intent)
         return await transport.request(
-            "POST", self.path, params=self.params, body=body, timeout=self.timeout
+            "POST",
+            self.path,
+            params=self.params,
+            body=body,
+            timeout=self.timeout,
+            before_send=self.guard,
         )
 
     async def _made(self, transport: Transport, name: str) -> StoredObject | None:

@@ -37,7 +37,7 @@ class DirectClient:
 
     *timeout* is the deadline of each request in seconds. Every write names its field manager and
     asks for strict field validation, so that a misspelt field is an error and not dropped. *guard*
-    is called before each write, and raises when it must not be sent.
+    is called before each try of a write, and raises when it must not be sent.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class DirectClient:
             raise ConfigurationError(f"timeout must be seconds above 0, not {timeout!r}")
         self._transport = transport
         self._timeout = timeout
-        self._guard = guard or _allow
+        self._guard = guard
 
     async def get(self, kind: type[T], key: NamespacedName) -> T | None:
         """Return the object, or None when there is none; NotFoundError when its kind is missing.
@@ -102,12 +102,12 @@ class DirectClient:
         """
         namespace = intent.get("metadata", {}).get("namespace", "")
         _check_scope(resource, namespace)
-        self._guard()
         created = Creation(
             path=resource.collection_path(namespace),
             params=_write_params(field_manager),
             intent=_typed(resource, intent),
             timeout=self._timeout,
+            guard=self._guard,
         )
         return await created.send(self._transport)
 
@@ -127,7 +127,6 @@ class DirectClient:
         """
         metadata = intent.get("metadata", {})
         key = NamespacedName(metadata.get("namespace", ""), metadata.get("name", ""))
-        self._guard()
         answer = await self._transport.request(
             "PATCH",
             _object_path(resource, key, subresource),
@@ -135,6 +134,7 @@ class DirectClient:
             body=encode(_typed(resource, intent)),
             content_type=APPLY,
             timeout=self._timeout,
+            before_send=self._guard,
         )
         return decode_object(answer)
 
@@ -151,7 +151,6 @@ class DirectClient:
         """Send a JSON patch (a list) or a merge patch (a dict) and return the server's answer."""
         if isinstance(patch, dict) != (content_type is Patch.MERGE):
             raise ConfigurationError("a merge patch is a dict, and a JSON patch a list of dicts")
-        self._guard()
         answer = await self._transport.request(
             "PATCH",
             _object_path(resource, key, subresource),
@@ -159,6 +158,7 @@ class DirectClient:
             body=encode(patch),
             content_type=content_type,
             timeout=self._timeout,
+            before_send=self._guard,
         )
         return decode_object(answer)
 
@@ -192,13 +192,13 @@ class DirectClient:
         }
         if uid:
             options["preconditions"] = {"uid": uid}
-        self._guard()
         try:
             answer = await self._transport.request(
                 "DELETE",
                 _object_path(resource, key),
                 body=encode(options),
                 timeout=self._timeout,
+                before_send=self._guard,
             )
         except NotFoundError as error:
             if error.reason != _NO_OBJECT:
@@ -215,10 +215,6 @@ class DirectClient:
             if error.reason != _NO_OBJECT:
                 raise
             return None
-
-
-def _allow() -> None:
-    """Let every write pass."""
 
 
 async def _read_pages(

@@ -23,6 +23,7 @@ import math
 import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
@@ -155,19 +156,24 @@ class Transport:
         accept: str = JSON,
         timeout: float = TIMEOUT,  # noqa: ASYNC109 - it spans the tries and names the error
         retry: RetryPolicy | None = None,
+        before_send: Callable[[], None] | None = None,
     ) -> bytes:
         """Return the body of a successful answer.
 
         *timeout* is in seconds and covers everything: waiting for a connection, every try, the
         waits between them, the body. *path* is sent as it is, so it must be quoted already;
-        *params* are quoted here. Raises the ApiError of the answer, TransportError when none came
-        or it was cut, DeadlineError when it did not come in time.
+        *params* are quoted here. *before_send* is called before every try, once nothing else is
+        waited for, and raises when it must not be sent.
+
+        Raises the ApiError of the answer, TransportError when none came or it was cut,
+        DeadlineError when it did not come in time.
         """
         _check_seconds("timeout", timeout)
         content = None if body is None else Content(body, content_type)
         call = Call(method, path, params or {}, accept, content)
         with anyio.move_on_after(timeout):
-            answer = await self._persist(call, retry, self._fetch)
+            attempt = partial(self._fetch, before_send=before_send)
+            answer = await self._persist(call, retry, attempt)
             if method != "GET":
                 hotloop.note_write()
             return answer
@@ -252,11 +258,19 @@ class Transport:
         )
         await self._sleep(seconds)
 
-    async def _fetch(self, call: Call, authorization: Authorization) -> bytes:
+    async def _fetch(
+        self,
+        call: Call,
+        authorization: Authorization,
+        *,
+        before_send: Callable[[], None] | None,
+    ) -> bytes:
         started = time.monotonic()
         async with self._slots:
             if self._observe_wait is not None:
                 self._observe_wait(call.method, time.monotonic() - started)
+            if before_send is not None:
+                before_send()
             response = await self._try(call, authorization, self._requests)
             return await exchange.read(call, response)
 

@@ -370,3 +370,39 @@ def test_an_impossible_timeout_is_refused() -> None:
     transport = Transport(StaticCredentials("https://127.0.0.1:1"))
     with pytest.raises(errors.ConfigurationError, match="timeout"):
         DirectClient(transport, timeout=0)
+
+
+async def test_every_try_of_a_write_asks_its_guard_first_and_no_read_does(
+    authority: CertificateAuthority,
+) -> None:
+    left = 0
+
+    def guard() -> None:
+        nonlocal left
+        if not left:
+            raise errors.NotLeadingError("not now")
+        left -= 1
+
+    async with ScriptedServer.start(authority) as server:
+        credentials = StaticCredentials(server.url, context=client_context(server.ca_pem))
+        async with Transport(credentials) as transport:
+            client = DirectClient(transport, guard=guard)
+            intent = {"metadata": {"name": "a", "namespace": "default"}}
+            writes = (
+                lambda: client.create(WIDGETS, intent, field_manager="m"),
+                lambda: client.apply(WIDGETS, intent, field_manager="m"),
+                lambda: client.patch(WIDGETS, KEY, {}, content_type=Patch.MERGE, field_manager="m"),
+                lambda: client.delete(WIDGETS, KEY),
+            )
+            for write in writes:
+                with pytest.raises(errors.NotLeadingError):
+                    await write()
+            assert not server.requests
+            left = 1  # by the second try somebody else may lead
+            busy = {"Retry-After": "1"}
+            server.script("PATCH", PATH, Answer(429, headers=busy), Answer(body=widget()))
+            with pytest.raises(errors.NotLeadingError):
+                await writes[1]()
+            assert len(server.requests) == 1
+            server.script("GET", PATH, GONE)
+            assert await client.read(WIDGETS, KEY) is None

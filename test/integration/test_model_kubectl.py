@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,9 @@ from flexinfer.envtest.eventually import eventually
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
+
+    import pytest
 
     from flexinfer.manager import Manager
     from flexinfer.meta.envelope import Tree
@@ -40,17 +42,25 @@ def manifest(models: Any, name: str, spec: Tree) -> str:
 
 
 async def test_apply_wait_explain_edit_scale_and_delete(
-    models: Any, controller: Run, h100s: Tree
+    models: Any,
+    controller: Run,
+    h100s: Tree,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kubectl = Kubectl(models)
-    text = manifest(models, "handled", models.gpu_spec(h100s))
+    spec = models.gpu_spec(h100s, config={"maxModelLen": 1024})
+    text = manifest(models, "handled", spec)
     async with controller():
         await kubectl("apply", "-f", "-", stdin=text)
         await kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=text)
         await kubectl("wait", "--for=condition=Ready", "mdl/handled", "--timeout=30s")
         assert "inference server" in await kubectl("explain", "mdl.spec.backend")
-        patch = json.dumps({"spec": {"config": {"maxModelLen": 2048}}})
-        await kubectl("patch", "mdl", "handled", "--type=merge", "--patch", patch)
+        editor = tmp_path / "editor"
+        editor.write_text('#!/bin/sh\nsed -i "s/maxModelLen: 1024/maxModelLen: 2048/" "$1"\n')
+        editor.chmod(0o755)
+        monkeypatch.setenv("KUBE_EDITOR", str(editor))
+        await kubectl("edit", "mdl", "handled")
         await eventually(lambda: has_argument(models, "handled", "2048"))
         await kubectl("scale", "deployment/handled", "--replicas=3")
         await eventually(lambda: models.get("deployments", "handled")["spec"]["replicas"] == 1)

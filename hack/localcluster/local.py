@@ -190,12 +190,12 @@ def _explain(plane: ControlPlane, process: ManagerProcess) -> None:
     print(f"""
 Use it from another terminal:
   export KUBECONFIG={plane.kubeconfig_path} PATH={ROOT}/.venv/bin:$PATH
+  export PROBES=http://127.0.0.1:{process.probe_port} METRICS=http://127.0.0.1:{process.metrics_port}
   kubectl get mdl                      # what you see below
   kubectl get mdl -o wide; kubectl get pods -o wide
   kubectl edit mdl llama-chat          # change it and watch
   flexinfer wake gemma-idle --wait
-  curl -s http://127.0.0.1:{process.probe_port}/readyz?verbose
-  curl -s http://127.0.0.1:{process.metrics_port}/metrics
+  curl -s "$PROBES/readyz?verbose"; curl -s "$METRICS/metrics"
   tail -f {process.log}
   tail -f {plane.layout.folder}/pod-runner/*.log   # what containers of {LOCAL_IMAGES} say
 Ctrl-C ends all of it.

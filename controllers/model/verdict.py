@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from flexinfer.kinds.pod import Pod
     from flexinfer.meta.envelope import ObjectMeta
 
+# The scheduler's words for a volume that the nodes that would do cannot reach.
+_ON_ANOTHER_NODE = "PersistentVolume's node affinity"
 _FAILURES = {Reason.CRASH_LOOP, Reason.IMAGE_PULL_FAILED, Reason.REPLICA_FAILURE}
 
 
@@ -155,9 +157,20 @@ def _not_ready(plan: Plan, observed: Observed, found: Sequence[Trouble]) -> Verd
         return Verdict(Phase.FAILED, Reason.REPLICA_FAILURE, failure)
     if found:
         reason = found[0].reason
-        text = _join(_count(0, plan.replicas), *(trouble.text for trouble in found))
+        texts = (trouble.text for trouble in found)
+        text = _join(_count(0, plan.replicas), *texts, _misplaced(plan, found))
         return Verdict(_phase_of(reason), reason, text)
     return _starting(plan, observed.deployment, living(observed.pods))
+
+
+def _misplaced(plan: Plan, found: Sequence[Trouble]) -> str:
+    """Say that the claim made for the Model may lie where it cannot run, and the cure."""
+    if not plan.cache.is_made or not any(_ON_ANOTHER_NODE in trouble.text for trouble in found):
+        return ""
+    return (
+        f"PersistentVolumeClaim {plan.claim} may be bound to a volume of a node that does not fit "
+        "the Model; delete the claim to have it made anew where one fits"
+    )
 
 
 def _resting(demand: Demand) -> Verdict | None:

@@ -398,3 +398,24 @@ def test_a_leader_that_loads_goes_on_while_its_weights_are_made_anew() -> None:
 def test_without_an_answer_from_cache_and_group_pods_alone_decide() -> None:
     observed = Observed(decision=plan(), deployment=deployment(1))
     assert verdict(observed) == (Phase.READY, Reason.BACKEND_READY, "1 of 1 replicas are ready")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message", "is_said"),
+    [
+        ({"cache": {}}, "1 node(s) didn't match PersistentVolume's node affinity", True),
+        ({"cache": {}}, "3 Insufficient nvidia.com/gpu", False),
+        (
+            {"cache": {"strategy": "None"}},
+            "1 node(s) didn't match PersistentVolume's node affinity",
+            False,
+        ),
+    ],
+)
+def test_a_claim_on_a_node_that_does_not_fit_is_named_with_the_cure(
+    spec: Tree, message: str, *, is_said: bool
+) -> None:
+    unplaced = {"type": "PodScheduled", "status": "False", "message": message}
+    waiting = pod(node="", conditions=[unplaced], phase="Pending")
+    found = see(decision=plan(**spec), deployment=deployment(), pods=(waiting,))
+    assert ("delete the claim to have it made anew" in verdict(found)[2]) is is_said

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from api.flexinfer.v1alpha2.model_spec import ServerlessSpec
 from api.flexinfer.v1alpha2.reasons import ConditionType, Phase
 from controllers.model import names
-from controllers.model.pods import living
+from controllers.model.pods import living, moment
 from flexinfer import conditions
 from flexinfer.meta.condition import ConditionStatus
 from flexinfer.meta.duration import Duration
@@ -83,7 +83,7 @@ def use_of(status: ModelStatus, pods: Iterable[Pod]) -> Use:
         return Use(last_active=status.last_active_time, ready_since=ready.last_transition_time)
     return Use(
         last_active=status.last_active_time,
-        loading_since=_created(newest) if newest else None,
+        loading_since=moment(newest.metadata.creation_timestamp) if newest else None,
         progress_at=status.loading_progress_at,
     )
 
@@ -153,13 +153,6 @@ def _at(time: datetime | None, now: datetime) -> datetime | None:
 
 def _span(seconds: float) -> timedelta:
     return timedelta(seconds=min(seconds, _LONGEST.total_seconds()))
-
-
-def _created(pod: Pod) -> datetime | None:
-    try:
-        return datetime.fromisoformat(pod.metadata.creation_timestamp or "")
-    except ValueError:
-        return None
 
 
 def _because(why: str, key: NamespacedName) -> str:

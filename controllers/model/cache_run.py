@@ -9,7 +9,7 @@ that nothing is forgotten with the process.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -27,11 +27,13 @@ from controllers.model.cache_jobs import (
     work_hash,
     work_of,
 )
-from controllers.model.cache_words import OVER, last_words, size_bytes, waiting_for
+from controllers.model.cache_words import last_words, size_bytes, waiting_for
+from controllers.model.pods import OVER, moment
 from flexinfer.kinds.condition import is_true
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
     from api.flexinfer.v1alpha2.model_types import Model
     from controllers.model.cache import Cache
@@ -125,15 +127,6 @@ def retry_delay(tries: int, uid: str) -> timedelta:
     return min(_FIRST_DELAY * doublings, _LONGEST_DELAY) * (
         1 + _JITTER * crc32(uid.encode()) / 2**32
     )
-
-
-def moment(text: str | None) -> datetime | None:
-    """Read a time as the API server writes it; None for anything else."""
-    try:
-        found = datetime.fromisoformat(text or "")
-    except ValueError:
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

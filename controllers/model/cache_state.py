@@ -28,7 +28,8 @@ from api.flexinfer.v1alpha2.model_status import CacheStatus
 from api.flexinfer.v1alpha2.reasons import ConditionType, Reason
 from controllers.model.cache import Work
 from controllers.model.cache_jobs import job_name
-from controllers.model.cache_run import JobPhase, follow, leftovers, moment
+from controllers.model.cache_run import JobPhase, follow, leftovers
+from controllers.model.pods import moment
 from flexinfer import conditions
 from flexinfer.meta.condition import ConditionStatus
 

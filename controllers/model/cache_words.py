@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from controllers.model.pods import troubles
+from controllers.model.pods import OVER, troubles
 from flexinfer.errors import DecodeError
 from flexinfer.meta.envelope import decode_tree
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from flexinfer.kinds.pod import Pod
 
-OVER = frozenset({"Failed", "Succeeded"})
-"""Phases of pods in which nothing runs any more."""
 
 # Characters of a sentence that a status shows.
 _SHOWN = 300

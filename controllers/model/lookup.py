@@ -52,9 +52,7 @@ class Lookup:
 
     async def nodes(self, model: Model) -> Sequence[Node]:
         """Return the nodes, if they have a say in where the Model runs."""
-        if model.gpu_count or model.most_replicas > 1:
-            return await self._client.list(Node)
-        return ()
+        return await self._client.list(Node) if model.is_placed_by_nodes else ()
 
     async def deployment(self, model: Model) -> Deployment | None:
         """Return the Model's own Deployment; one of somebody else counts as none."""

@@ -47,7 +47,7 @@ class Placements:
             model = self._models.decode(Model, stored)
         except DecodeError:
             return False  # whatever the nodes, its spec has to change first
-        return model.gpu_count > 0 or model.most_replicas > 1
+        return model.is_placed_by_nodes
 
 
 def _offer(stored: StoredObject) -> object:

@@ -10,12 +10,13 @@ that come, go or are cordoned never restart pods that serve.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from controllers.model import names
+from controllers.model.pods import moment
 from flexinfer.errors import FlexInferError
 from flexinfer.kinds.condition import find
 from flexinfer.meta.envelope import decode_tree, encode_sorted
@@ -116,7 +117,7 @@ def is_same_template(deployment: Deployment, intent: Tree) -> bool:
 
 def patience_ends(pods: Iterable[Pod]) -> datetime | None:
     """Return when the scheduler has searched long enough for the pod that waits longest."""
-    since = [moment for pod in pods if (moment := _unplaced_since(pod)) is not None]
+    since = [at for pod in pods if (at := _unplaced_since(pod)) is not None]
     return min(since) + _PATIENCE if since else None
 
 
@@ -124,8 +125,5 @@ def _unplaced_since(pod: Pod) -> datetime | None:
     scheduled = find(pod.status.conditions, "PodScheduled")
     if scheduled is None or scheduled.status != "False":
         return None
-    try:
-        moment = datetime.fromisoformat(scheduled.last_transition_time)
-    except ValueError:
-        return None  # other schedulers may leave it out; the pod's own message still shows
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    # Other schedulers may leave it out; the pod's own message still shows.
+    return moment(scheduled.last_transition_time)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from api.flexinfer.v1alpha2.reasons import LoadingSubstage, Reason
@@ -27,7 +28,8 @@ _CRASH_LOOP = "CrashLoopBackOff"
 _PREPARING = {"", "ContainerCreating", "PodInitializing"}
 # A container that ended badly this often is looping, also while its next try still runs.
 _TRIES = 2
-_OVER = {"Failed", "Succeeded"}
+OVER = frozenset({"Failed", "Succeeded"})
+"""The phases of pods that run no more."""
 
 # What a person has to look at first comes first.
 _SEVERITY = (
@@ -46,13 +48,22 @@ class Trouble:
     text: str
 
 
+def moment(text: str | None) -> datetime | None:
+    """Read a time as the API server writes it; None for anything else."""
+    try:
+        found = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
 def living(pods: Iterable[Pod]) -> list[Pod]:
     """Return the pods that count, newest first: not those that are being deleted.
 
     Pods that have ended count only when there is no other.
     """
     present = [pod for pod in pods if pod.metadata.deletion_timestamp is None]
-    running = [pod for pod in present if pod.status.phase not in _OVER]
+    running = [pod for pod in present if pod.status.phase not in OVER]
     return sorted(
         running or present,
         key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.name),
@@ -94,7 +105,7 @@ def _troubles_of(pod: Pod) -> Iterator[Trouble]:
     scheduled = find(pod.status.conditions, "PodScheduled")
     if scheduled is not None and scheduled.status == "False":
         yield Trouble(Reason.UNSCHEDULABLE, scheduled.message or "cannot be scheduled")
-    if pod.status.phase in _OVER:
+    if pod.status.phase in OVER:
         yield Trouble(Reason.STARTING_BACKEND, _ended_pod(pod))
         return
     images = {c.name: c.image for c in (*pod.spec.init_containers, *pod.spec.containers)}

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from controllers.model import names
+from controllers.model.pods import OVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from flexinfer.kinds.deployment import Deployment
     from flexinfer.kinds.pod import Pod
-
-_OVER = {"Failed", "Succeeded"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,7 @@ def holds_gpu(pod: Pod) -> bool:
     have none; those that lost their ReplicaSet have.
     """
     owner = pod.metadata.controller
-    return pod.status.phase not in _OVER and (owner is None or owner.kind == "ReplicaSet")
+    return pod.status.phase not in OVER and (owner is None or owner.kind == "ReplicaSet")
 
 
 def is_at_rest(deployment: Deployment) -> bool:

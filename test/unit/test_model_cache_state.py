@@ -16,9 +16,10 @@ from api.flexinfer.v1alpha2.model_types import Model
 from api.flexinfer.v1alpha2.reasons import Reason
 from controllers.model import names
 from controllers.model.cache import Cache, Work, plan_cache
-from controllers.model.cache_run import Seen, moment, retry_delay
+from controllers.model.cache_run import Seen, retry_delay
 from controllers.model.cache_state import CacheState, observe
 from controllers.model.cache_words import last_words, size_bytes
+from controllers.model.pods import moment
 from flexinfer.kinds.job import Job
 from flexinfer.kinds.persistentvolumeclaim import PersistentVolumeClaim
 from flexinfer.kinds.pod import Pod

@@ -88,6 +88,11 @@ class Model(Object):
         return max(1, self.wanted_replicas)
 
     @property
+    def is_placed_by_nodes(self) -> bool:
+        """Tell whether nodes have a say in what its pods are made of."""
+        return self.gpu_count > 0 or self.most_replicas > 1
+
+    @property
     def served_name(self) -> str:
         """Return the name that clients use."""
         litellm = self.spec.litellm

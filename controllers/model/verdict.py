@@ -244,8 +244,6 @@ def _pause(deployment: Deployment | None) -> str:
 
 def _earlier(deployment: Deployment) -> str:
     """Say that a rollout is not done; a Model serves all the while."""
-    if deployment.status.observed_generation < deployment.metadata.generation:
-        return "the rollout of this spec begins"
     earlier = deployment.status.replicas - deployment.status.updated_replicas
     return f"pods that run an earlier spec: {earlier}" if earlier > 0 else ""
 

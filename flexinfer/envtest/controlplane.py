@@ -221,6 +221,22 @@ class ControlPlane:
 
         eventually_sync(exists, within=within, every=0.025)
 
+    def wait_established(self, *crds: str, within: float = 30.0) -> None:
+        """Wait until the kinds of CustomResourceDefinitions, by name, are served.
+
+        `kubectl wait` fails at once on one that has no conditions yet.
+        """
+
+        def are_served() -> bool:
+            return all(self._is_served(name) for name in crds)
+
+        eventually_sync(are_served, within=within)
+
+    def _is_served(self, crd: str) -> bool:
+        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd}"
+        conditions = self.admin.get(path).get("status", {}).get("conditions") or ()
+        return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+
     def restart(self, name: str, *, within: float = 30.0) -> None:
         """Kill a component, start it on the same ports, and wait until the API answers."""
         self.processes.kill(name)

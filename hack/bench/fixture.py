@@ -43,7 +43,7 @@ def install(plane: ControlPlane) -> None:
         },
     )
     plane.admin.create("/api/v1/namespaces", _named("v1", "Namespace", NAMESPACE))
-    plane.kubectl("wait", "--for=condition=Established", f"crd/{ITEMS}", "--timeout=30s")
+    plane.wait_established(str(ITEMS))
     plane.kubectl("create", "serviceaccount", SERVICE_ACCOUNT, "-n", NAMESPACE)
     plane.kubectl(
         *("create", "clusterrolebinding", "bench", "--clusterrole=cluster-admin"),

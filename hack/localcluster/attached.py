@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from flexinfer.meta.envelope import Tree
 
 _KUBECTL = str(Path(sys.executable).with_name("kubectl"))
+_ESTABLISHED_WITHIN = 30.0
 _TIMEOUT = 120.0  # seconds: the longest kubectl command here waits 30 by itself
 
 
@@ -61,13 +63,7 @@ def run(*, context: str, samples: bool, once: bool) -> int:
     """Run the manager against *context*; the samples only when *samples* is set."""
     step(f"Installing CRDs and roles into {context}")
     kubectl("apply", "--server-side", "-k", str(ROOT / "config/overlays/outside"), context=context)
-    kubectl(
-        "wait",
-        "--for=condition=Established",
-        "crd/models.ai.flexinfer",
-        "--timeout=30s",
-        context=context,
-    )
+    _wait_established(context)
     with (
         tempfile.TemporaryDirectory(prefix="flexinfer-run-") as logs,
         Processes(Path(logs)) as processes,
@@ -83,6 +79,21 @@ def run(*, context: str, samples: bool, once: bool) -> int:
             return _follow(process, context=context, samples=samples, once=once)
         finally:
             processes.stop("manager", grace=40.0)
+
+
+def _wait_established(context: str) -> None:
+    """Wait until Models are served; kubectl fails at once on a kind without conditions yet."""
+    wait = ("wait", "--for=condition=Established", "crd/models.ai.flexinfer", "--timeout=30s")
+    deadline = time.monotonic() + _ESTABLISHED_WITHIN
+    while True:
+        try:
+            kubectl(*wait, context=context)
+        except AttachError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+        else:
+            return
 
 
 def _follow(process: ManagerProcess, *, context: str, samples: bool, once: bool) -> int:

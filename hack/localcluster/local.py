@@ -79,7 +79,7 @@ def _hub_file(plane: ControlPlane) -> Path:
 def install(plane: ControlPlane) -> None:
     """Install CRDs and roles, for managers that run outside the cluster."""
     plane.kubectl("apply", "--server-side", "-k", str(ROOT / "config/overlays/outside"))
-    plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    plane.wait_established("models.ai.flexinfer")
 
 
 @contextmanager

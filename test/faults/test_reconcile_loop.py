@@ -60,7 +60,7 @@ def beacons(fault_plane: ControlPlane) -> str:
     crd = crd_for(Beacon)
     name: str = crd["metadata"]["name"]
     fault_plane.admin.apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}", crd)
-    fault_plane.kubectl("wait", "--for=condition=Established", f"crd/{name}")
+    fault_plane.wait_established(name)
     return name
 
 

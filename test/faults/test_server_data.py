@@ -55,7 +55,7 @@ class Parcel(Object):
 def install(plane: ControlPlane, crd: Tree) -> None:
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     plane.admin.apply(f"{path}/{crd['metadata']['name']}", crd)
-    plane.kubectl("wait", "--for=condition=Established", f"crd/{crd['metadata']['name']}")
+    plane.wait_established(crd["metadata"]["name"])
 
 
 def spec_schema(crd: Tree) -> Tree:

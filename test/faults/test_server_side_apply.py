@@ -179,7 +179,7 @@ def gadgets(control_plane: ControlPlane) -> str:
     name = crd["metadata"]["name"]
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
     control_plane.admin.apply(path, crd)
-    control_plane.kubectl("wait", "--for=condition=Established", f"crd/{name}")
+    control_plane.wait_established(name)
     return path
 
 

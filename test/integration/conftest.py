@@ -116,7 +116,7 @@ def model_crd(control_plane: ControlPlane) -> None:
     crd = crd_for(Model)
     path = f"{CRDS}/{crd['metadata']['name']}"
     control_plane.admin.apply(path, crd)
-    control_plane.kubectl("wait", "--for=condition=Established", f"crd/{path.rpartition('/')[2]}")
+    control_plane.wait_established(crd["metadata"]["name"])
 
 
 @pytest.fixture

@@ -151,7 +151,7 @@ def test_the_default_configuration_applied_twice_changes_nothing_and_goes_whole(
 ) -> None:
     default = str(ROOT / "config/default")
     plane.kubectl("apply", "--server-side", "-k", default)
-    plane.kubectl("wait", "--for=condition=Established", "crd/models.ai.flexinfer", "--timeout=30s")
+    plane.wait_established("models.ai.flexinfer")
     before = versions(plane)
     plane.kubectl("apply", "--server-side", "-k", default)
     plane.kubectl("diff", "--server-side", "-k", default)  # fails when there is a difference

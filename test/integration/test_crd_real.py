@@ -209,7 +209,7 @@ KIND = str(Widget.resource)
 def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
     """Give the control plane with the kind installed."""
     control_plane.kubectl("apply", "--server-side", "-f", "-", stdin=render(crd_for(Widget)))
-    control_plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", f"crd/{KIND}")
+    control_plane.wait_established(KIND)
     yield control_plane
     control_plane.kubectl("delete", "crd", KIND, "--timeout=60s")
 

@@ -29,7 +29,7 @@ from flexinfer.meta.resource import NamespacedName
 from flexinfer.meta.selector import Selector
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from flexinfer.meta.envelope import StoredObject, Tree
     from flexinfer.meta.resource import Resource
@@ -226,10 +226,13 @@ class SimulatedApi:
         body: bytes | None = None,
         content_type: str = "application/json",
         timeout: float = math.inf,  # noqa: ASYNC109 - the transport's
+        before_send: Callable[[], None] | None = None,
     ) -> bytes:
         """Answer one request as the API server does."""
         del content_type, timeout
         await checkpoint()
+        if before_send is not None:
+            before_send()
         params = dict(params or {})
         key = self._key(path)
         self.asked.append(

@@ -217,7 +217,7 @@ class SimulatedApi:
 
     # The transport
 
-    async def request(
+    async def request(  # noqa: PLR0913 - the transport's
         self,
         method: str,
         path: str,

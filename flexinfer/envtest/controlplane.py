@@ -343,12 +343,17 @@ class ControlPlane:
         """Make a `local` PersistentVolume on *node* and return its name."""
         return volumes.add(self.admin, node, size=size, storage_class=storage_class)
 
-    def compact(self) -> int:
-        """Make etcd forget all but the newest version of everything; return its revision.
+    def revision(self) -> int:
+        """Return etcd's revision: the resourceVersion of the last write."""
+        return int(self._etcd("/v3/kv/range", {"key": "AA=="})["header"]["revision"])
 
-        The API server's watch cache goes on answering old versions until it is restarted.
+    def compact(self, revision: int | None = None) -> int:
+        """Make etcd forget what was before *revision*, by default the last; return it.
+
+        The newest version of everything stays. The API server's watch cache goes on answering
+        old versions until it is restarted.
         """
-        revision = int(self._etcd("/v3/kv/range", {"key": "AA=="})["header"]["revision"])
+        revision = self.revision() if revision is None else revision
         self._etcd("/v3/kv/compaction", {"revision": str(revision), "physical": True})
         return revision
 

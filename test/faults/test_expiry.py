@@ -141,10 +141,19 @@ async def test_c20_a_version_that_the_server_does_not_know_yet_is_given_up(case:
 async def quiet(case: Case, *, seconds: float, every: float, timing: Timing) -> None:
     """Be quiet for so long, while others write and etcd is compacted, then lose the connection.
 
-    The API server has no watch cache, so it knows nothing older than the compaction. A second
-    informer of the same objects never gets a bookmark: that one has to list again.
+    The API server has no watch cache, so it knows nothing older than the compaction, which
+    forgets what is older than the last bookmark can be: a watch may end, and be resumed, at any
+    time. A second informer of the same objects never gets a bookmark, and bears the silence:
+    that one has to list again.
     """
     others = replace(case, namespace="default")
+
+    async def others_write(seconds: float) -> None:
+        with anyio.move_on_after(seconds):
+            for number in range(1_000_000):
+                await others.write(["unrelated"], round=str(number))
+                await anyio.sleep(every / 4)
+
     await case.write(["a", "b"], round="0")
     with (
         case.plane.add_apiserver("--watch-cache=false") as server,
@@ -155,13 +164,14 @@ async def quiet(case: Case, *, seconds: float, every: float, timing: Timing) -> 
         second.script("GET", case.path(), Forward(lines=(Drop("BOOKMARK"),)), query=WATCH)
         async with (
             replace(case, proxy=first).watching(timing=timing) as watched,
-            replace(case, proxy=second).watching(timing=timing) as control,
+            replace(case, proxy=second).watching(
+                timing=replace(timing, idle_timeout=seconds)
+            ) as control,
         ):
-            with anyio.move_on_after(seconds - 3 * every):
-                for number in range(1_000_000):
-                    await others.write(["unrelated"], round=str(number))
-                    await anyio.sleep(every / 4)
-            await run_sync(case.plane.compact)
+            await others_write(3 * every)
+            revision = await run_sync(case.plane.revision)
+            await others_write(seconds - 6 * every)
+            await run_sync(case.plane.compact, revision)
             await anyio.sleep(3 * every)
             for proxy in (first, second):
                 assert proxy.strike(Reset(), query=WATCH) == 1

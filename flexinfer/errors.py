@@ -92,8 +92,9 @@ class Cause(NamedTuple):
 class ApiError(FlexInferError):
     """Carry an answer of the API server that is not a success.
 
-    `status` is the HTTP code, `reason` and `causes` come from the Status object when there was
-    one, `retry_after` is in seconds and None when the server named none.
+    `status` is the HTTP code, `reason`, `causes` and `said` come from the Status object when there
+    was one, `retry_after` is in seconds and None when the server named none. `said` is the
+    server's own message, which names the object; the error's text names the request before it.
     """
 
     status = 0
@@ -105,6 +106,7 @@ class ApiError(FlexInferError):
         status: int | None = None,
         reason: str = "",
         causes: Sequence[Cause] = (),
+        said: str = "",
         retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
@@ -112,6 +114,7 @@ class ApiError(FlexInferError):
             self.status = status
         self.reason = reason
         self.causes = tuple(causes)
+        self.said = said
         self.retry_after = retry_after
 
 

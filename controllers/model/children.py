@@ -13,6 +13,7 @@ from controllers.model.ports import reclaim
 from controllers.model.standing import active_services
 from flexinfer import log
 from flexinfer.apply import Applier
+from flexinfer.apply.leftovers import clear_leftover, is_leftover
 from flexinfer.client.protocol import Patch
 from flexinfer.errors import (
     ConflictError,
@@ -140,11 +141,11 @@ class Children:
         Raises NotOursError for a claim that was not made for this Model.
         """
         key = Request(model.metadata.namespace, name)
-        live = await self._client.read(PersistentVolumeClaim.resource, key)
-        if live is not None and live.meta.deletion_timestamp is not None:
+        live = await self._live_claim(model, key)
+        if live is not None and live.deletion_timestamp is not None:
             return (), ""  # nothing can be changed in what is about to go
         if live is not None:
-            await self._hand_over(model, live.meta)
+            await self._hand_over(model, live)
         found = await self._client.get(PersistentVolumeClaim, key)
         size, note = self._size_to_keep(model, found)
         if not note:
@@ -159,6 +160,17 @@ class Children:
                 )
                 self._refused_growth[model.key] = growth
         return await self._apply_claim(model, cache_claim.claim(model, name, size=size)), note
+
+    async def _live_claim(self, model: Model, key: NamespacedName) -> ObjectMeta | None:
+        """Return the claim of that name, once what an earlier Model left behind is deleted."""
+        resource = PersistentVolumeClaim.resource
+        live = await self._client.read(resource, key)
+        if live is not None and is_leftover(live.meta, model):
+            live = await self._client.live_read(resource, key)
+            if live is not None and is_leftover(live.meta, model):
+                await clear_leftover(self._client, resource, live.meta, owner=model)
+                live = await self._client.read(resource, key)
+        return live.meta if live is not None else None
 
     def _size_to_keep(self, model: Model, live: PersistentVolumeClaim | None) -> tuple[str, str]:
         """Return the size of the claim, and why it is not to be asked to grow now, if so."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from api.flexinfer.v1alpha2.reasons import Reason
 from controllers.model.verdict import Problem
 from flexinfer.errors import (
+    ApiError,
     BadRequestError,
     ForbiddenError,
     InvalidError,
@@ -74,7 +75,8 @@ class Rollout:
         if self.error is None:
             return None
         refusal = _refusal_of(self.error)
-        return Problem(refusal.reason, str(self.error), is_passing=refusal.passing)
+        said = self.error.said if isinstance(self.error, ApiError) else ""
+        return Problem(refusal.reason, said or str(self.error), is_passing=refusal.passing)
 
     def look_again(self, now: datetime, *moments: datetime | None) -> Result:
         """Say when to look again: at the next of *moments*, when something changes by itself.

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Server-side apply for controllers: children and status, sent only when something differs.
 
-Imports `client.protocol`, `kinds`, `meta`, `errors` and `log`. All but `applier`,
-`takeover`, `reverted` and `status` is pure.
+Imports `client.protocol`, `kinds`, `meta`, `errors` and `log`. All but `applier`, `leftovers`,
+`reverted` and `status` is pure.
 
 - `intent`: an intent without None, its digest, and the live values at its paths.
 - `immutable`: live values carried into an intent where the server allows no other.
+- `leftovers`: what a deleted owner of the same name left behind.
 - `ownership`: the owner reference, and whether an object is ours to touch.
 - `request`: what every apply says: who manages, and which object.
 - `memory`: what was sent last, and what the server made of it.
@@ -16,7 +17,8 @@ Imports `client.protocol`, `kinds`, `meta`, `errors` and `log`. All but `applier
 - `applier`: `Applier`, for what an object owns.
 - `status`: `StatusWriter`, for the status of the object itself.
 
-Invariants: an object that is not ours is never written; a request on an object that was seen
+Invariants: an object that is not ours is never written, and deleted only when its owner is gone
+for certain and ours has that one's name; a request on an object that was seen
 is bound to it, so nothing that was deleted comes back and no successor is written to; same
 intent and same live values at its paths send nothing.
 """

@@ -12,6 +12,7 @@ import anyio
 
 from flexinfer import log
 from flexinfer.apply.immutable import can_recreate, immutable_causes
+from flexinfer.apply.leftovers import clear_leftover, is_leftover
 from flexinfer.apply.managers import co_owners, duplicated, folding_patch
 from flexinfer.apply.memory import Answer, Outcome
 from flexinfer.apply.ownership import ensure_ours
@@ -113,7 +114,9 @@ class Applier:
         """Make the object what *intent* asks for, and report what that took.
 
         None in *intent* means no opinion. *owner* becomes the controller of the object; with
-        None the object is ours as long as no controller has it.
+        None the object is ours as long as no controller has it. An object that is in the way
+        because an earlier owner of the same kind and name left it behind is deleted: that takes
+        the rights to get owners and to delete children.
 
         Raises NotOursError for an object of that name that is not ours; ConflictError when it
         was deleted or made anew meanwhile, so that the next call starts afresh; TerminalError
@@ -164,10 +167,21 @@ class Applier:
         tree = await self._client.live_tree(*child.id)
         return None if tree is None else await self._inherit(child, tree), None
 
-    async def _inherit(self, child: Child, tree: Tree) -> StoredObject:
-        """Make ours what we hold under another name, or by another operation."""
+    async def _inherit(self, child: Child, tree: Tree) -> StoredObject | None:
+        """Make ours what we hold under another name, or by another operation.
+
+        What a deleted owner of our owner's name left behind is deleted instead: None when it is
+        gone, NotOursError while it is not.
+        """
         live = stored_from(tree)
-        ensure_ours(live, child.kind.resource, child.owner, is_known=False)
+        resource, owner = child.kind.resource, child.owner
+        if (
+            owner is not None
+            and is_leftover(live.meta, owner)
+            and await clear_leftover(self._client, resource, live.meta, owner=owner)
+        ):
+            return None
+        ensure_ours(live, resource, owner, is_known=False)
         patch = folding_patch(
             tree,
             field_manager=self._field_manager,

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flexinfer.apply.leftovers import is_leftover
 from flexinfer.errors import ConfigurationError, NotOursError
 
 if TYPE_CHECKING:
-    from flexinfer.meta.envelope import OwnerReference, StoredObject, Tree
+    from flexinfer.meta.envelope import StoredObject, Tree
     from flexinfer.meta.object import Object
     from flexinfer.meta.resource import NamespacedName, Resource
 
@@ -54,22 +55,18 @@ def ensure_ours(
     uid = owner.metadata.uid if owner is not None else None
     if (found.uid if found is not None else None) == uid or (found is None and is_known):
         return
+    what = f"{resource.kind} {live.meta.key}"
+    if found is not None and is_leftover(live.meta, owner):
+        raise NotOursError(
+            f"{what} is being deleted: an earlier {found.kind} {found.name} left it behind; "
+            "see its finalizers if it stays"
+        )
+    belongs = (
+        f"it is controlled by {found.kind} {found.name}"
+        if found is not None
+        else "it exists already and has no controller"
+    )
     raise NotOursError(
-        f"{resource.kind} {live.meta.key} is left untouched: {_belongs(found, owner)}; "
+        f"{what} is left untouched: {belongs}; "
         f"delete that {resource.kind}, or choose another name for its would-be owner"
     )
-
-
-def _belongs(found: OwnerReference | None, owner: Object | None) -> str:
-    if found is None:
-        return "it exists already and has no controller"
-    if owner is not None and _is_predecessor(found, owner):
-        return (
-            f"it belongs to a deleted {found.kind} {found.name}, from before this one was created"
-        )
-    return f"it is controlled by {found.kind} {found.name}"
-
-
-def _is_predecessor(found: OwnerReference, owner: Object) -> bool:
-    gvk = owner.resource.gvk
-    return (found.group, found.kind, found.name) == (gvk.group, gvk.kind, owner.key.name)

@@ -56,6 +56,7 @@ def api_error(request: str, status: int, headers: Mapping[str, str], body: bytes
         status=status,
         reason=answer.reason if answer else "",
         causes=_causes(answer),
+        said=answer.message if answer else "",
         retry_after=_retry_after(headers, answer),
     )
 

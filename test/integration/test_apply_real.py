@@ -465,7 +465,7 @@ async def test_a_forgotten_owner_is_a_restart_for_its_children(bench: Connect) -
         assert b.writes() == [("patch", "services", 200)]
 
 
-@pytest.mark.parametrize("controller", [None, "other", "predecessor"])
+@pytest.mark.parametrize("controller", [None, "other"])
 async def test_an_object_that_is_not_ours_is_left_untouched_and_named(
     bench: Connect, controller: str | None
 ) -> None:
@@ -473,31 +473,70 @@ async def test_an_object_that_is_not_ours_is_left_untouched_and_named(
         theirs = config_map(b.namespace, "theirs")
         words = "it exists already and has no controller"
         if controller is not None:
-            name = "owner" if controller == "predecessor" else "other"
-            words = f"it is controlled by Widget {name}"
-            if controller == "predecessor":
-                words = "it belongs to a deleted Widget owner"
+            words = "it is controlled by Widget other"
             other = b.make_owner("other")
             theirs["metadata"]["ownerReferences"] = [
-                {
-                    "apiVersion": "apply.example.com/v1",
-                    "kind": "Widget",
-                    "name": name,
-                    "uid": other.metadata.uid,
-                    "controller": True,
-                }
+                b.reference() | {"name": "other", "uid": other.metadata.uid}
             ]
-        # The garbage collector deletes what belongs to a predecessor, as soon as it sees it.
-        theirs["metadata"]["finalizers"] = ["example.com/stay"]
         b.admin.create(CONFIG_MAP.collection_path(b.namespace), theirs)
         ours = config_map(b.namespace, "ours")
-        try:
-            with pytest.raises(NotOursError, match=f"ConfigMap {b.namespace}/settings .*{words}"):
+        with pytest.raises(NotOursError, match=f"ConfigMap {b.namespace}/settings .*{words}"):
+            await b.applier.apply(CONFIG_MAP, ours, owner=b.owner)
+        assert b.writes() == []
+        assert b.get(CONFIG_MAP, "settings")["data"] == theirs["data"]
+
+
+def leave_behind(b: Bench, *, finalizers: Sequence[str] = ()) -> Tree:
+    """Make a child of an earlier Widget of the owner's name, which nobody collects.
+
+    A version that is not served keeps the garbage collector from it, as a bad moment would.
+    """
+    left = config_map(b.namespace, "before")
+    left["metadata"] |= {
+        "finalizers": list(finalizers),
+        "ownerReferences": [
+            b.reference() | {"apiVersion": "apply.example.com/v0", "uid": "of-the-earlier-one"}
+        ],
+    }
+    return b.admin.create(CONFIG_MAP.collection_path(b.namespace), left)
+
+
+async def test_what_an_earlier_owner_of_the_name_left_behind_makes_way(bench: Connect) -> None:
+    async with bench() as b:
+        left = leave_behind(b)
+        applied = await b.applier.apply(CONFIG_MAP, config_map(b.namespace, "ours"), owner=b.owner)
+        assert applied.outcome is Outcome.CREATED
+        assert applied.object.meta.uid != left["metadata"]["uid"]
+        assert b.writes() == [("delete", "configmaps", 200), ("patch", "configmaps", 201)]
+
+
+async def test_what_is_left_behind_with_a_finalizer_is_waited_for_and_named(
+    bench: Connect,
+) -> None:
+    async with bench() as b:
+        leave_behind(b, finalizers=["example.com/stay"])
+        ours = config_map(b.namespace, "ours")
+        words = f"ConfigMap {b.namespace}/settings is being deleted: an earlier Widget owner left"
+        for writes in ([("delete", "configmaps", 200)], []):
+            with pytest.raises(NotOursError, match=words):
                 await b.applier.apply(CONFIG_MAP, ours, owner=b.owner)
-            assert b.writes() == []
-            assert b.get(CONFIG_MAP, "settings")["data"] == theirs["data"]
-        finally:
-            b.admin.merge(b.path(CONFIG_MAP, "settings"), {"metadata": {"finalizers": None}})
+            assert b.writes() == writes
+        b.admin.merge(b.path(CONFIG_MAP, "settings"), {"metadata": {"finalizers": None}})
+        applied = await b.applier.apply(CONFIG_MAP, ours, owner=b.owner)
+        assert applied.outcome is Outcome.CREATED
+
+
+async def test_the_child_of_a_successor_is_not_taken_for_left_behind(bench: Connect) -> None:
+    async with bench() as b:
+        earlier = b.owner
+        b.admin.delete(b.path(Widget.resource, "owner"))
+        b.owner = b.make_owner("owner")
+        ours = config_map(b.namespace, "ours")
+        await b.applier.apply(CONFIG_MAP, ours, owner=b.owner)
+        b.writes()
+        with pytest.raises(ConflictError, match="made anew"):
+            await b.new_applier().apply(CONFIG_MAP, ours, owner=earlier)
+        assert b.writes() == []
 
 
 async def test_a_removed_owner_reference_is_put_back(bench: Connect) -> None:

@@ -169,6 +169,7 @@ def named(text: str, plural: str, verb: str) -> bool:
 def make_work(plane: ControlPlane) -> None:
     """A model that makes the manager use every right it has, once `change_work` changed it."""
     release_volumes(plane)
+    leave_behind(plane)
     plane.admin.create(
         MODELS,
         {
@@ -184,6 +185,42 @@ def make_work(plane: ControlPlane) -> None:
             },
         },
     )
+
+
+def leave_behind(plane: ControlPlane) -> None:
+    """What an earlier model of the name left; an unknown version keeps the collector from it."""
+    owner = {
+        "apiVersion": "ai.flexinfer/v0",
+        "kind": "Model",
+        "name": "worker",
+        "uid": "of-the-earlier-one",
+        "controller": True,
+    }
+    labels = {"app": "left-behind"}
+    pods = {"containers": [{"name": "main", "image": "example.com/left"}]}
+    for path, name, spec in (
+        (SERVICES, "worker", {"ports": [{"port": 80}]}),
+        (
+            DEPLOYMENTS,
+            "worker",
+            {
+                "replicas": 0,
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": pods},
+            },
+        ),
+        (
+            CLAIMS,
+            "worker-cache",
+            {
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": "none",
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        ),
+    ):
+        metadata = {"name": name, "ownerReferences": [owner]}
+        plane.admin.create(path, {"metadata": metadata, "spec": spec})
 
 
 def change_work(plane: ControlPlane) -> None:
@@ -203,7 +240,9 @@ def release_volumes(plane: ControlPlane) -> None:
 
 def clear(plane: ControlPlane) -> None:
     """Remove the model, and wait until what it owned is gone too."""
-    plane.admin.delete(f"{MODELS}/worker")
+    for path in (f"{MODELS}/worker", f"{DEPLOYMENTS}/worker", f"{SERVICES}/worker"):
+        plane.admin.delete(path)
+    plane.admin.delete(f"{CLAIMS}/worker-cache")
 
     def gone() -> None:
         for path in (DEPLOYMENTS, SERVICES, CLAIMS, JOBS):

@@ -173,7 +173,7 @@ def test_a_cluster_scoped_owner_may_own_anything_but_needs_a_uid() -> None:
             ),
             OWNER,
             True,
-            "it belongs to a deleted Thing m, from before this one was created",
+            "Thing default/web is being deleted: an earlier Thing m left it behind",
         ),
     ],
 )

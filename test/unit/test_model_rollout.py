@@ -67,6 +67,12 @@ def test_what_stopped_a_rollout_is_told_and_tried_again(
         assert rollout.look_again(NOW) == Result(requeue_after=wait)
 
 
+def test_a_refusal_is_told_in_the_servers_words_without_the_request() -> None:
+    said = 'Deployment.apps "m" is invalid: spec.replicas: Invalid value: -1'
+    error = InvalidError(f"PATCH /apis/apps/v1/deployments/m: {said}", said=said)
+    assert Rollout(error=error).problem == Problem(Reason.APPLY_FAILED, said)
+
+
 def test_a_rollout_without_an_error_has_no_problem_and_waits_for_nothing() -> None:
     assert Rollout().problem is None
     assert Rollout().look_again(NOW) == Rollout().look_again(NOW, None) == Result()

@@ -359,6 +359,8 @@ async def test_each_status_raises_its_error(
     assert str(caught.value) == "GET /x: the message"
     assert (caught.value.status, caught.value.reason) == (status, reason)
     assert caught.value.causes == (errors.Cause("FieldValueRequired", "spec.x", "Required value"),)
+    assert caught.value.said == "the message"
+    assert str(caught.value) == "GET /x: the message"
 
 
 async def test_an_html_page_of_a_proxy_is_not_repeated(authority: CertificateAuthority) -> None:

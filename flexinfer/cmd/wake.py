@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from api.flexinfer.v1alpha2.model_types import Model
     from flexinfer.client.protocol import Client
     from flexinfer.meta.duration import Duration
+    from flexinfer.meta.envelope import StoredObject
     from flexinfer.meta.resource import NamespacedName
 
 _FAILED, _MISUSE, _INTERRUPTED = 1, 2, 130
@@ -120,8 +121,23 @@ async def _wake(client: Client, key: NamespacedName) -> bool:
     except ApiError as error:
         _complain(f"{key.name}: {error}")
         return False
-    print(f"{Model.resource}/{key.name} woken", flush=True)
+    print(f"{Model.resource}/{key.name} woken{_obstacle(stored)}", flush=True)
     return True
+
+
+def _obstacle(stored: StoredObject) -> str:
+    """Say why waking alone will not make this Model Ready, or nothing."""
+    from api.flexinfer.v1alpha2.model_types import Model
+    from api.flexinfer.v1alpha2.reasons import Phase
+    from flexinfer.errors import DecodeError
+
+    try:
+        model = Model.decode(stored)
+    except DecodeError as error:
+        return f", but it cannot start: {error}"
+    state = state_of(model)
+    is_failed = model.status.phase is Phase.FAILED and not state.is_idle
+    return f", but it cannot start: {state.text}" if is_failed else ""
 
 
 async def _follow(

@@ -231,6 +231,20 @@ async def test_wake_says_what_is_missing_and_wakes_the_others(
     assert done.stderr.decode() == said
 
 
+async def test_wake_says_what_keeps_a_woken_model_from_starting(
+    control_plane: ControlPlane, models: Any
+) -> None:
+    models.create("chat", SPEC)
+    condition = ready(1, holds=False, message="no node has an H100")
+    body = {"status": {"phase": "Failed", "conditions": [condition]}}
+    control_plane.admin.merge(f"{models.path('models', 'chat')}/status", body)
+    done = await flexinfer_wake(control_plane.kubeconfig_path, "chat", "-n", models.namespace)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode() == (
+        "models.ai.flexinfer/chat woken, but it cannot start: Failed: no node has an H100\n"
+    )
+
+
 async def test_wake_names_the_right_that_the_user_lacks(
     control_plane: ControlPlane, models: Any, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ from flexinfer.errors import TransportError
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Sequence
 
     from aiohappyeyeballs import AddrInfoType
 
@@ -145,11 +146,8 @@ class Pool:
         if self._proxy is not None:
             host, port = self._proxy.url.host or "", self._proxy.url.port or _PORTS["http"]
         try:
-            addresses = await asyncio.get_running_loop().getaddrinfo(
-                host, port, type=socket.SOCK_STREAM
-            )
             return await start_connection(
-                addresses,
+                await _addresses(host, port),
                 happy_eyeballs_delay=_HEAD_START_SECONDS,
                 socket_factory=partial(_socket, self._sockets),
             )
@@ -180,6 +178,16 @@ class Pool:
 
     def _unreachable(self, error: OSError) -> ConnectError:
         return ConnectError(f"cannot connect to {self._server}: {cause(error)}")
+
+
+async def _addresses(host: str, port: int) -> Sequence[AddrInfoType]:
+    """Return where *host* is; a name is looked up in another thread, an address is not."""
+    numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=numeric)
+    except socket.gaierror:
+        loop = asyncio.get_running_loop()
+        return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
 async def _open(

@@ -130,7 +130,7 @@ class Applier:
         if live.meta.deletion_timestamp and child.kind.is_recreated:
             await self._wait_gone(child, live.meta.uid)
             return await self._create(child, Outcome.CREATED)
-        if last is not None and last.is_current(live.meta, child.asked):
+        if last is not None and last.said == child.said and last.is_of(live.meta):
             return _unchanged(child, live, last)
         return await self._update(child, live, last)
 
@@ -206,8 +206,13 @@ class Applier:
     async def _update(self, child: Child, live: StoredObject, last: Answer | None) -> Applied:
         plan = plan_for(child, live, last)
         if last is not None and (last.sent, last.values) == (plan.sent, plan.values):
-            version = live.meta.resource_version
-            last = replace(last, resource_version=version, asked=child.asked, drift=plan.drift)
+            last = replace(
+                last,
+                resource_version=live.meta.resource_version,
+                said=child.said,
+                asked=child.asked,
+                drift=plan.drift,
+            )
             self._remember(child, last)
             return _unchanged(child, live, last)
         claims = None

@@ -29,15 +29,17 @@ class Outcome(StrEnum):
 class Answer:
     """Remember the server's last answer about one object.
 
-    `owner` is the UID of the owner whose child it is, empty for none and for a status.
-    `asked` and `sent` are digests of the intent before and after immutable fields were settled;
-    `values` is one of the live values at the paths of what was sent, as the server normalised
+    `owner` is the UID of the owner whose child it is, empty for none and for a status. `said` is a
+    digest of what the caller gave, to the letter: the same again needs no further look. `asked` and
+    `sent` are digests of the intent before and after immutable fields were settled; `values` is one
+    of the live values at the paths of what was sent, as the server normalised
     them. `refused` are the paths of a change that the server would not make, and `learned` what
     to preserve because of it.
     """
 
     uid: str
     resource_version: str
+    said: bytes
     asked: bytes
     sent: bytes
     values: bytes
@@ -46,9 +48,6 @@ class Answer:
     refused: tuple[str, ...] = ()
     learned: tuple[ImmutableField, ...] = ()
 
-    def is_current(self, meta: ObjectMeta, asked: bytes) -> bool:
-        """Tell whether nothing can have changed: same intent, same version of the object."""
-        return self.asked == asked and (self.uid, self.resource_version) == (
-            meta.uid,
-            meta.resource_version,
-        )
+    def is_of(self, meta: ObjectMeta) -> bool:
+        """Tell whether this was about the very version of the object that *meta* is from."""
+        return self.uid == meta.uid and self.resource_version == meta.resource_version

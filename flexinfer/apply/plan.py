@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from flexinfer.apply.immutable import carry_immutable, learn
@@ -52,15 +53,29 @@ class Kind:
         return any(rule.policy is Policy.RECREATE for rule in self.rules)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what is asked for is worked out once, and mostly never
 class Child:
-    """Be one checked request to apply; `asked` is the digest of its intent."""
+    """Be one request to apply; `said` is the digest of what the caller gave."""
 
     kind: Kind
     key: NamespacedName
     owner: Object | None
-    intent: Tree
-    asked: bytes
+    said: bytes
+    given: Tree
+
+    @cached_property
+    def intent(self) -> Tree:
+        """Return the complete intent, checked."""
+        intent = clean(self.given)
+        if self.owner is not None:
+            intent = with_owner(intent, self.owner, self.key)
+        check_entries(intent, self.kind.shape)
+        return intent
+
+    @cached_property
+    def asked(self) -> bytes:
+        """Return the digest of the complete intent."""
+        return digest(self.intent)
 
     @property
     def id(self) -> Identity:
@@ -93,13 +108,8 @@ class Plan:
 
 
 def child_of(kind: Kind, intent: Tree, owner: Object | None) -> Child:
-    """Check an intent and complete it."""
-    intent = clean(intent)
-    key = identify(kind.resource, intent)
-    if owner is not None:
-        intent = with_owner(intent, owner, key)
-    check_entries(intent, kind.shape)
-    return Child(kind, key, owner, intent, digest(intent))
+    """Take an intent; what is wrong with its entries is found when they are needed."""
+    return Child(kind, identify(kind.resource, intent), owner, digest(intent), intent)
 
 
 def plan_for(child: Child, live: StoredObject | None, last: Answer | None) -> Plan:
@@ -130,6 +140,7 @@ def answer_to(child: Child, plan: Plan, answer: StoredObject) -> Answer:
         owner=child.owner_uid,
         uid=answer.meta.uid,
         resource_version=answer.meta.resource_version,
+        said=child.said,
         asked=child.asked,
         sent=plan.sent,
         values=digest(values),
@@ -144,6 +155,7 @@ def refusal_of(child: Child, plan: Plan, live: StoredObject, paths: tuple[str, .
         owner=child.owner_uid,
         uid=live.meta.uid,
         resource_version=live.meta.resource_version,
+        said=child.said,
         asked=child.asked,
         sent=plan.sent,
         values=plan.values,

@@ -40,7 +40,7 @@ def identify(resource: Resource, intent: Tree) -> NamespacedName:
             f"and kind {resource.kind}"
         )
     metadata = intent.get("metadata") or {}
-    name, namespace = metadata.get("name", ""), metadata.get("namespace", "")
+    name, namespace = metadata.get("name") or "", metadata.get("namespace") or ""
     if not name or resource.namespaced != bool(namespace):
         scope = "metadata.namespace" if resource.namespaced else "no metadata.namespace"
         raise ConfigurationError(f"a {resource.kind} intent needs metadata.name and {scope}")

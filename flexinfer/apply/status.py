@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from flexinfer.apply.intent import canonical, check_entries, clean, digest, values_at
 from flexinfer.apply.memory import Answer, Outcome
@@ -15,6 +14,7 @@ from flexinfer.kinds.structure import shape_of, structure_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+    from typing import Self
 
     from flexinfer.client.protocol import Client
     from flexinfer.kinds.structure import Shape, Structure
@@ -24,6 +24,39 @@ if TYPE_CHECKING:
 # How the API server refuses to apply to an object, whichever of its fields has another type than
 # the schema says: stored under an older CRD, say. There is no reason or cause to go by.
 _UNTYPED = "failed to create typed live object"
+
+
+class _Wish(NamedTuple):
+    """Be a checked status to write, in the form that is sent and in the form that is compared.
+
+    `said` and `asked` are digests of what the caller gave and of `canonical`.
+    """
+
+    resource: Resource
+    shape: Shape
+    intent: Tree
+    canonical: Tree
+    said: bytes
+    asked: bytes
+
+    @classmethod
+    def of(cls, resource: Resource, shape: Shape, status: Tree, said: bytes) -> Self:
+        intent = {"status": clean(status)}
+        check_entries(intent, shape)
+        compared = canonical(intent, shape)
+        return cls(resource, shape, intent, compared, said, digest(compared))
+
+    def answer(self, live: StoredObject) -> Answer:
+        """Return what to remember when *live* is what came of it."""
+        values = values_at(self.intent, live.tree(self.resource), self.shape)
+        return Answer(
+            uid=live.meta.uid,
+            resource_version=live.meta.resource_version,
+            said=self.said,
+            asked=self.asked,
+            sent=self.asked,
+            values=digest(values),
+        )
 
 
 class StatusWriter:
@@ -60,13 +93,16 @@ class StatusWriter:
         what *structures* calls a set or a map, does not matter.
         """
         live = self._same(resource, meta, await self._client.read(resource, meta.key))
-        intent = {"status": clean(status)}
-        shape = self._shape(resource)
-        check_entries(intent, shape)
-        if self._says(resource, live, intent, shape):
+        said, last = digest(status), self._memory.get((resource, meta.key))
+        if last is not None and last.said == said and last.is_of(live.meta):
             return Outcome.UNCHANGED
-        answer = await self._send(resource, live, intent)
-        self._remember(resource, answer, intent, shape)
+        wish = _Wish.of(resource, self._shape(resource), status, said)
+        shown = wish.answer(live)
+        if self._is_shown(wish, live, shown, last):
+            self._memory[resource, meta.key] = shown
+            return Outcome.UNCHANGED
+        answer = await self._send(resource, live, wish.intent)
+        self._memory[resource, meta.key] = wish.answer(answer)
         is_same = answer.meta.resource_version == live.meta.resource_version
         return Outcome.UNCHANGED if is_same else Outcome.UPDATED
 
@@ -80,38 +116,15 @@ class StatusWriter:
             self._shapes[resource] = shape_of(structure)
         return self._shapes[resource]
 
-    def _says(self, resource: Resource, live: StoredObject, intent: Tree, shape: Shape) -> bool:
-        """Tell whether the live status says it already, and bring the memory up to date."""
-        last = self._memory.get((resource, live.meta.key))
-        asked = digest(canonical(intent, shape))
-        if last is not None and last.uid == live.meta.uid:
-            if last.is_current(live.meta, asked):
-                return True
-            values = digest(values_at(intent, live.tree(resource), shape))
-            if (last.asked, last.values) != (asked, values):
-                return False
-            self._memory[resource, live.meta.key] = replace(
-                last, resource_version=live.meta.resource_version
-            )
-            return True
-        found = live.tree(resource).get("status") or {}
+    def _is_shown(
+        self, wish: _Wish, live: StoredObject, shown: Answer, last: Answer | None
+    ) -> bool:
+        """Tell whether the live status says it already."""
+        if last is not None and last.uid == shown.uid:
+            return (last.asked, last.values) == (shown.asked, shown.values)
+        found = live.tree(wish.resource).get("status") or {}
         ours = {"status": {f: v for f, v in found.items() if f not in self._foreign}}
-        if canonical(ours, shape) != canonical(intent, shape):
-            return False
-        self._remember(resource, live, intent, shape)
-        return True
-
-    def _remember(
-        self, resource: Resource, answer: StoredObject, intent: Tree, shape: Shape
-    ) -> None:
-        asked = digest(canonical(intent, shape))
-        self._memory[resource, answer.meta.key] = Answer(
-            uid=answer.meta.uid,
-            resource_version=answer.meta.resource_version,
-            asked=asked,
-            sent=asked,
-            values=digest(values_at(intent, answer.tree(resource), shape)),
-        )
+        return canonical(ours, wish.shape) == wish.canonical
 
     async def _send(self, resource: Resource, live: StoredObject, intent: Tree) -> StoredObject:
         try:

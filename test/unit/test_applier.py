@@ -220,9 +220,10 @@ def test_the_same_plan_after_an_answer_means_that_nothing_is_to_be_sent() -> Non
     assert (plan.sent, plan.values) == (answer.sent, answer.values)
     changed = plan_for(child, stored(cpu="2", version="3"), answer)
     assert changed.values != answer.values
-    assert answer.is_current(normalised.meta, child.asked)
-    assert not answer.is_current(stored(version="3").meta, child.asked)
-    assert not answer.is_current(normalised.meta, b"")
+    assert answer.said == child.said
+    assert answer.is_of(normalised.meta)
+    assert not answer.is_of(stored(version="3").meta)
+    assert not replace(answer, uid="another").is_of(normalised.meta)
 
 
 def test_a_refusal_counts_for_its_own_intent_and_teaches_the_next_one() -> None:

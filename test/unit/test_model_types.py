@@ -190,7 +190,10 @@ def test_the_kind_is_known_by_the_names_users_type() -> None:
         ("Shared", 1),
         ("Priority", 1),
         ("Age", 0),
+        ("Message", 1),
     ]
+    paths = {column.name: column.json_path for column in info.columns}
+    assert paths["Message"] == ".status.conditions[?(@.type=='Ready')].message"
 
 
 def properties(schema: Tree, path: str) -> Iterator[tuple[str, Tree]]:

@@ -54,6 +54,8 @@ _READY = ".status.conditions[?(@.type=='Ready')]"
         PrintColumn("Shared", ".spec.gpu.shared", priority=1),
         PrintColumn("Priority", ".spec.gpu.priority", type="integer", priority=1),
         PrintColumn("Age", ".metadata.creationTimestamp", type="date"),
+        # Last, since it is as long as it is.
+        PrintColumn("Message", f"{_READY}.message", priority=1),
     ),
     rules=(NAME_RULE,),
 )

@@ -31,6 +31,7 @@ from controllers.model.cache_jobs import job_name
 from controllers.model.cache_run import JobPhase, follow, leftovers
 from controllers.model.pods import moment
 from flexinfer import conditions
+from flexinfer.conditions import shorten
 from flexinfer.meta.condition import ConditionStatus
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def _prepared(model: Model, cache: Cache, seen: Seen, run: Run) -> CacheState:
             pvc_name=cache.claim,
             job_name=run.name,
             job_phase=run.phase,
-            message=run.words or None,
+            message=shorten(run.words) or None,
             size_bytes=size if run.size_bytes is None else run.size_bytes,
         ),
         job=run.job,

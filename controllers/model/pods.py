@@ -26,6 +26,8 @@ _PULL_FAILURES = {
 }
 _CRASH_LOOP = "CrashLoopBackOff"
 _PREPARING = {"", "ContainerCreating", "PodInitializing"}
+# Characters of what a container said last.
+_LAST_WORDS = 300
 # A container that ended badly this often is looping, also while its next try still runs.
 _TRIES = 2
 OVER = frozenset({"Failed", "Succeeded"})
@@ -153,5 +155,13 @@ def _loops(status: ContainerStatus) -> bool:
 def _ended(terminated: ContainerTerminated) -> str:
     reason = f" ({terminated.reason})" if terminated.reason else ""
     message = " ".join(terminated.message.split())
-    said = f": {message[-300:]}" if message else ""
+    said = f": {_last_of(message)}" if message else ""
     return f"ended with exit code {terminated.exit_code}{reason}{said}"
+
+
+def _last_of(message: str) -> str:
+    """Return the end of a long message, from the beginning of a word."""
+    if len(message) <= _LAST_WORDS:
+        return message
+    end = message[1 - _LAST_WORDS :]
+    return f"…{end.partition(' ')[2] or end}"

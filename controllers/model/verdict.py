@@ -239,7 +239,7 @@ def _pause(deployment: Deployment | None) -> str:
     if deployment is None or not deployment.spec.paused:
         return ""
     name = deployment.metadata.name
-    return f"Deployment {name} is paused: run kubectl rollout resume deployment/{name}"
+    return f"Deployment {name} is paused: run `kubectl rollout resume deployment/{name}`"
 
 
 def _earlier(deployment: Deployment) -> str:

@@ -278,6 +278,20 @@ def test_a_job_that_has_not_started_says_what_it_waits_for() -> None:
     assert (found.job, found.obsolete) == (None, ())
 
 
+@pytest.mark.parametrize("reason", ["DeadlineExceeded", "BackoffLimitExceeded"])
+def test_words_of_any_length_fit_a_status(reason: str) -> None:
+    of = model(HUB)
+    told: Tree = {"type": "Failed", "status": "True", "reason": reason, "message": "no " * 9999}
+    found = look(of, claim=claim(), jobs=(made_for(of, {"conditions": [told]}),))
+    assert found.status.message is not None
+    assert len(found.status.message) <= 1024
+    unplaced = {"type": "PodScheduled", "status": "False", "message": "no " * 9999}
+    pods = (pod("Pending", conditions=[unplaced]),)
+    waits = look(of, claim=claim(), jobs=(made_for(of, {"active": 1}),), pods=pods)
+    assert waits.status.message is not None
+    assert waits.status.message.startswith("pod p: no no")
+
+
 def test_a_suspended_job_says_so() -> None:
     status = {"conditions": [{"type": "Suspended", "status": "True"}]}
     found = look(model(HUB), claim=claim(), jobs=(made_for(model(HUB), status),))
@@ -577,7 +591,7 @@ def test_a_silent_end_is_told_by_its_exit_code() -> None:
 
 def test_long_words_are_cut() -> None:
     found = last_words([pod("Failed", "word " * 200)])
-    assert len(found) == 300
+    assert len(found) == 600
     assert found.endswith("…")
 
 

@@ -128,6 +128,18 @@ def test_a_pod_that_ended_tells_how_its_containers_did() -> None:
     assert silent.text == "pod m-1-a: ended with phase Succeeded"
 
 
+def test_of_long_last_words_the_end_is_shown_from_a_whole_word() -> None:
+    last = {"terminated": {"exitCode": 1, "message": "noise " * 99 + "out of memory"}}
+    (trouble,) = troubles([with_container({"running": {}}, restartCount=2, lastState=last)])
+    _, _, said = trouble.text.partition("ended with exit code 1: ")
+    assert said.startswith("…noise noise ")
+    assert said.endswith(" noise out of memory")
+    assert len(said) <= 300
+    solid = {"terminated": {"exitCode": 1, "message": "x" * 400}}
+    (trouble,) = troubles([with_container({"running": {}}, restartCount=2, lastState=solid)])
+    assert trouble.text.endswith(": …" + "x" * 299)
+
+
 def test_a_crash_loop_of_which_nothing_more_is_known_is_said() -> None:
     (trouble,) = troubles([CRASHING])
     assert trouble.text == "pod m-1-a: container model ends again and again"

@@ -334,8 +334,8 @@ def test_point_31_a_loser_is_preempted_by_whom_and_when_and_one_that_waits_is_no
     [
         (deployment(1, 2, conditions=[FAILURE]), "Pods cannot be created: exceeded quota: pods"),
         (deployment(1, 2, replicas=2, updatedReplicas=1), "pods that run an earlier spec: 1"),
-        (deployment(1, 2, paused=True), "is paused: run kubectl rollout resume deployment/m"),
-        (deployment(0, 2, paused=True), "is paused: run kubectl rollout resume deployment/m"),
+        (deployment(1, 2, paused=True), "is paused: run `kubectl rollout resume deployment/m`"),
+        (deployment(0, 2, paused=True), "is paused: run `kubectl rollout resume deployment/m`"),
     ],
 )
 def test_what_keeps_a_change_from_taking_effect_is_said(live: Deployment, words: str) -> None:

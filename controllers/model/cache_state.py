@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from api.flexinfer.v1alpha2.model_status import ModelStatus
     from api.flexinfer.v1alpha2.model_types import Model
     from controllers.model.cache import Cache
     from controllers.model.cache_run import Run, Seen
@@ -89,6 +90,12 @@ def observe(
     if cache.work is None:
         return _unprepared(model, cache, seen)
     return _prepared(model, cache, seen, follow(model, cache, seen, environment, now=now))
+
+
+def job_failed(previous: ModelStatus, new: ModelStatus) -> bool:
+    """Tell whether a Job has failed for good between two statuses."""
+    before, now = ((s.cache.job_phase if s.cache else None) for s in (previous, new))
+    return now == JobPhase.FAILED != before
 
 
 def _unprepared(model: Model, cache: Cache, seen: Seen) -> CacheState:

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.flexinfer.v1alpha2.model_spec import CacheStrategy
-from api.flexinfer.v1alpha2.model_status import ModelStatus
+from api.flexinfer.v1alpha2.model_status import CacheStatus, ModelStatus
 from api.flexinfer.v1alpha2.model_types import Model
 from api.flexinfer.v1alpha2.reasons import Reason
 from controllers.model import names
 from controllers.model.cache import Cache, Work, plan_cache
 from controllers.model.cache_run import Seen, retry_delay
-from controllers.model.cache_state import CacheState, observe
+from controllers.model.cache_state import CacheState, job_failed, observe
 from controllers.model.cache_words import last_words, size_bytes
 from controllers.model.pods import moment
 from flexinfer.kinds.job import Job
@@ -407,6 +407,26 @@ def test_a_failure_without_a_time_is_as_old_as_its_job(at: str) -> None:
     assert look(of, claim=claim(), jobs=(old,)).job is not None
     ageless = made_for(of, failed(at=at))
     assert look(of, claim=claim(), jobs=(ageless,)).retry_at is not None
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_told"),
+    [
+        (None, "Failed", True),
+        ("Running", "Failed", True),
+        ("Failed", "Failed", False),
+        ("Failed", "Pending", False),
+        ("Running", None, False),
+    ],
+)
+def test_a_job_fails_once_between_two_statuses(
+    before: str | None, now: str | None, *, is_told: bool
+) -> None:
+    old, new = (
+        ModelStatus(cache=CacheStatus(job_phase=phase) if phase else None)
+        for phase in (before, now)
+    )
+    assert job_failed(old, new) is is_told
 
 
 # Another Job than the one there is

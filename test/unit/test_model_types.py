@@ -7,8 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from api.flexinfer.v1alpha2.model_rules import violations
+from api.flexinfer.v1alpha2.model_status import ModelStatus, read_status
 from api.flexinfer.v1alpha2.model_types import Model
-from api.flexinfer.v1alpha2.reasons import Reason
+from api.flexinfer.v1alpha2.reasons import Phase, Reason
 from flexinfer.crd.generate import crd_for
 from flexinfer.crd.markers import custom_resource
 from flexinfer.errors import DecodeError
@@ -153,6 +154,16 @@ def test_names_that_no_service_can_have(name: str) -> None:
 )
 def test_what_is_right_breaks_no_rule(spec: Tree) -> None:
     assert violations(model(spec, name="a" * 48)) == ()
+
+
+@pytest.mark.parametrize(
+    "status", [None, "Ready", {"phase": "Downloading"}, {"gpu": {"memoryMB": "24Gi"}}]
+)
+def test_a_status_that_another_version_wrote_counts_as_none(status: object) -> None:
+    assert read_status(status) == ModelStatus()
+    assert Model.model_validate({"spec": BASE, "status": status}).status == ModelStatus()
+    ours = {"phase": "Ready", "endpoint": "http://m"}
+    assert read_status(ours) == ModelStatus(phase=Phase.READY, endpoint="http://m")
 
 
 def test_a_misfit_is_named_by_its_path() -> None:

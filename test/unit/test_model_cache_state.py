@@ -278,6 +278,23 @@ def test_a_job_that_has_not_started_says_what_it_waits_for() -> None:
     assert (found.job, found.obsolete) == (None, ())
 
 
+@pytest.mark.parametrize(
+    ("status", "pods"),
+    [
+        ({"active": 1}, (pod("Succeeded", SIZE),)),
+        ({"succeeded": 1, "conditions": [{"type": "SuccessCriteriaMet", "status": "True"}]}, ()),
+    ],
+)
+def test_a_job_whose_pod_is_done_is_finishing_until_it_is_complete(
+    status: Tree, pods: tuple[Pod, ...]
+) -> None:
+    of = model(HUB)
+    found = look(of, claim=claim(), jobs=(made_for(of, status),), pods=pods)
+    assert found.message == "Job m-cache-prefetch is finishing"
+    assert (found.status.job_phase, found.status.message) == ("Running", None)
+    assert (found.is_cached, found.is_failed, found.job) == (False, False, None)
+
+
 @pytest.mark.parametrize("reason", ["DeadlineExceeded", "BackoffLimitExceeded"])
 def test_words_of_any_length_fit_a_status(reason: str) -> None:
     of = model(HUB)

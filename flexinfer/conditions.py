@@ -78,9 +78,22 @@ def normalise(conditions: Iterable[Condition]) -> list[Condition]:
     return [_bounded(c) for c in sorted(latest.values(), key=lambda c: (c.type != "Ready", c.type))]
 
 
-def shorten(message: str) -> str:
-    """Cut a message to `MAX_MESSAGE` characters, the last of them an ellipsis."""
-    return message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 1]}…"
+def shorten(message: str, limit: int = MAX_MESSAGE) -> str:
+    """Cut a message to *limit* characters, the last of them an ellipsis.
+
+    It ends with a whole word, and a command in backticks stays whole or goes: half of one would be
+    run as it is. Only where that would leave less than half of *limit* is it cut anywhere.
+    """
+    if len(message) <= limit:
+        return message
+    end = limit - 1
+    kept = message[:end]
+    if not message[end].isspace():
+        kept = kept[: max(kept.rfind(" "), kept.rfind("\n")) + 1]
+    if kept.count("`") % 2:
+        kept = kept[: kept.rfind("`")]
+    kept = kept.rstrip()
+    return f"{kept if len(kept) >= limit // 2 else message[:end]}…"
 
 
 def _bounded(condition: Condition) -> Condition:

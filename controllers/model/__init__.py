@@ -9,7 +9,7 @@ with `lookup` (what is read), `children`, `waking` and `report` (what is written
 | what does the spec come to on these nodes? | `decision`, `placement`, `settled`, `nodewatch` |
 | where are the weights, and what brings them there? | `cache` and all `cache_*` |
 | how many replicas now? | `demand`, from `activity` and the group |
-| who has the GPUs of a group? | `member`, `group`, `standing`, `turns`, `siblings` |
+| who has the GPUs of a group? | `member`, `group`, `standing`, `outlook`, `turns`, `siblings` |
 | which objects? | `desired`, `metadata`, `names`, `ports`, `rights` |
 | how is it doing? | `pods`, `rollout`, `verdict`, `status`, `notices`, `metrics`, `report` |
 

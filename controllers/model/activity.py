@@ -129,6 +129,15 @@ def activity(
     return Activity(replicas=0, because=_because(why, key))
 
 
+def wake_hint(key: NamespacedName) -> str:
+    """Say how a person asks for the Model *key*."""
+    where = f"{key.name} -n {key.namespace}"
+    return (
+        f"wake it with `flexinfer wake {where}` or "
+        f"`kubectl annotate mdl/{where} {names.ACTIVATE_ANNOTATION}=now --overwrite`"
+    )
+
+
 def _awake_until(
     asked: datetime, use: Use, idle: timedelta, startup: timedelta, now: datetime
 ) -> datetime:
@@ -156,8 +165,4 @@ def _span(seconds: float) -> timedelta:
 
 
 def _because(why: str, key: NamespacedName) -> str:
-    where = f"{key.name} -n {key.namespace}"
-    return (
-        f"No replica is wanted: {why}; wake it with `flexinfer wake {where}` or "
-        f"`kubectl annotate mdl/{where} {names.ACTIVATE_ANNOTATION}=now --overwrite`"
-    )
+    return f"No replica is wanted: {why}; {wake_hint(key)}"

@@ -248,9 +248,12 @@ def _succeeded(task: _Task, current: Job) -> Run:
 
 def _running(task: _Task, current: Job) -> Run:
     pods, status = task.pods_of(current), current.status
-    has_run = bool(status.ready or status.failed)
+    is_done = status.succeeded > 0 or any(pod.status.phase == "Succeeded" for pod in pods)
+    has_run = bool(is_done or status.ready or status.failed)
     said, waits = last_words(pods), waiting_for(pods)
-    parts = [f"Job {task.name} {'is running' if has_run else 'has not started yet'}"]
+    doing = "is running" if has_run else "has not started yet"
+    # Its pod is done first, and only then the Job complete.
+    parts = [f"Job {task.name} {'is finishing' if is_done else doing}"]
     if is_true(status.conditions, "Suspended"):
         parts.append("it is suspended")
     if waits:

@@ -31,12 +31,14 @@ from controllers.model.cache_jobs import job_name
 from controllers.model.cache_run import JobPhase, follow, leftovers
 from controllers.model.pods import moment
 from flexinfer import conditions
+from flexinfer.conditions import shorten
 from flexinfer.meta.condition import ConditionStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from api.flexinfer.v1alpha2.model_status import ModelStatus
     from api.flexinfer.v1alpha2.model_types import Model
     from controllers.model.cache import Cache
     from controllers.model.cache_run import Run, Seen
@@ -88,6 +90,12 @@ def observe(
     if cache.work is None:
         return _unprepared(model, cache, seen)
     return _prepared(model, cache, seen, follow(model, cache, seen, environment, now=now))
+
+
+def job_failed(previous: ModelStatus, new: ModelStatus) -> bool:
+    """Tell whether a Job has failed for good between two statuses."""
+    before, now = ((s.cache.job_phase if s.cache else None) for s in (previous, new))
+    return now == JobPhase.FAILED != before
 
 
 def _unprepared(model: Model, cache: Cache, seen: Seen) -> CacheState:
@@ -147,7 +155,7 @@ def _prepared(model: Model, cache: Cache, seen: Seen, run: Run) -> CacheState:
             pvc_name=cache.claim,
             job_name=run.name,
             job_phase=run.phase,
-            message=run.words or None,
+            message=shorten(run.words) or None,
             size_bytes=size if run.size_bytes is None else run.size_bytes,
         ),
         job=run.job,

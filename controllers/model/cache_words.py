@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from controllers.model.pods import OVER, troubles
+from flexinfer.conditions import shorten
 from flexinfer.errors import DecodeError
 from flexinfer.meta.envelope import decode_tree
 
@@ -18,9 +19,8 @@ if TYPE_CHECKING:
 
     from flexinfer.kinds.pod import Pod
 
-
-# Characters of a sentence that a status shows.
-_SHOWN = 300
+# Characters of a sentence that a status shows: it ends with the cure, and more is said beside it.
+_SHOWN = 600
 
 
 def last_words(pods: Iterable[Pod]) -> str:
@@ -31,9 +31,9 @@ def last_words(pods: Iterable[Pod]) -> str:
     ends = [s.state.terminated for s in failed.status.container_statuses if s.state.terminated]
     lines = [line for end in ends for line in end.message.splitlines() if line.strip()]
     if lines:
-        return shorten(lines[-1])
+        return _line(lines[-1])
     if failed.status.message:  # the kubelet's, of an evicted pod
-        return shorten(failed.status.message)
+        return _line(failed.status.message)
     reasons = [f"exit code {end.exit_code}{f' ({end.reason})' * bool(end.reason)}" for end in ends]
     return f"pod {failed.metadata.name} ended with {', '.join(reasons) or 'no word'}"
 
@@ -41,7 +41,7 @@ def last_words(pods: Iterable[Pod]) -> str:
 def waiting_for(pods: Iterable[Pod]) -> str:
     """Return what keeps pods from running, such as no node or no Secret; empty for nothing."""
     present = [pod for pod in pods if pod.status.phase not in OVER]
-    return "; ".join(trouble.text for trouble in troubles(present))
+    return _line("; ".join(trouble.text for trouble in troubles(present)))
 
 
 def size_bytes(pods: Iterable[Pod]) -> int | None:
@@ -60,10 +60,8 @@ def size_bytes(pods: Iterable[Pod]) -> int | None:
     return None
 
 
-def shorten(text: str) -> str:
-    """Return *text* on one line that fits a status."""
-    line = " ".join(text.split())
-    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
+def _line(text: str) -> str:
+    return shorten(" ".join(text.split()), _SHOWN)
 
 
 def _newest(pods: Iterable[Pod], phase: str) -> Pod | None:

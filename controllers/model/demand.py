@@ -14,6 +14,7 @@ from controllers.model.activity import Activity, activity
 from controllers.model.decision import Blocked
 from controllers.model.group import elect
 from controllers.model.member import group_of, keeps_loading, member_of
+from controllers.model.outlook import Outlook, look_ahead
 from controllers.model.standing import stand
 from controllers.model.turns import take_turn
 
@@ -43,16 +44,17 @@ class Demand:
     """Be the replicas to ask for now, and how the answer came about.
 
     `wanted` are those that requests call for. `idle` says why they call for none, `waiting` what
-    the Model waits for although it leads its group. `until` is when the answer may change by time
-    alone. `keeps_loading`: its pods go on although its weights are made anew. `standing` is None
-    outside of groups, `swapped` is when the Model got its GPUs from another one, None if it did
-    not.
+    the Model waits for although it leads its group, `outlook` why it does not lead, and until when.
+    `until` is when the answer may change by time alone. `keeps_loading`: its pods go on although
+    its weights are made anew. `standing` is None outside of groups, `swapped` is when the Model got
+    its GPUs from another one, None if it did not.
     """
 
     replicas: int
     wanted: int
     idle: str = ""
     waiting: str = ""
+    outlook: str = ""
     until: datetime | None = None
     keeps_loading: bool = False
     standing: Standing | None = None
@@ -73,6 +75,9 @@ def demand(
     members = {m.metadata.name: member_of(m) for m in (*group.models, model)}
     election = elect(members.values(), now)
     standing = stand(election, members[model.metadata.name], group_of(model), now)
+    outlook = Outlook()
+    if not standing.is_active and (wanted or standing.is_preempted):
+        outlook = look_ahead(election, members, model.key, now)
     turn = take_turn(
         model.metadata.name,
         wanted if standing.is_active else 0,
@@ -85,11 +90,16 @@ def demand(
         wanted=wanted,
         idle=asked.because,
         waiting=turn.waiting,
-        until=min((at for at in (asked.until, election.until) if at is not None), default=None),
+        outlook=outlook.text,
+        until=_first(asked.until, election.until, outlook.until),
         keeps_loading=keeps_loading(members[model.metadata.name], now),
         standing=standing,
         swapped=max(_losses_to(model.metadata.name, group), default=None),
     )
+
+
+def _first(*moments: datetime | None) -> datetime | None:
+    return min((at for at in moments if at is not None), default=None)
 
 
 def _losses_to(name: str, group: Group) -> Iterator[datetime]:

@@ -31,7 +31,7 @@ there are no pods to end; nor who could not start, and so lets the others go fir
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -70,21 +70,35 @@ class Election:
 
 def elect(members: Iterable[Member], now: datetime) -> Election:
     """Choose the leader; the order of *members*, whose names differ, does not matter."""
-    living = sorted((m for m in members if not m.is_deleting), key=lambda m: m.name)
+    living = _living(members)
     if not living:
         return Election(because="the group has no members")
     leader, because = _choose(living, now)
     others = sorted(
         (m for m in living if m.name != leader.name), key=lambda m: (-m.priority, m.name)
     )
-    moments = sorted(moment for moment in _moments(living) if moment > now)
+    changes = (at for at in _later(living, now) if _choose(living, at)[0].name != leader.name)
     return Election(
         leader=leader.name,
         order=(leader.name, *(member.name for member in others)),
         because=because,
-        until=next((at for at in moments if _choose(living, at)[0].name != leader.name), None),
+        until=next(changes, None),
         is_claimed=leader.is_active,
     )
+
+
+def turn_at(members: Iterable[Member], name: str, now: datetime) -> datetime | None:
+    """Return from when on *name* would lead if it was asked for then, and nobody else any more.
+
+    That is *now* for one that only has to be asked for, and None when time alone does not help.
+    """
+    living = _living(members)
+
+    def leads(at: datetime) -> bool:
+        asked = [replace(m, last_active=at) if m.name == name else m for m in living]
+        return _choose(asked, at)[0].name == name
+
+    return next((at for at in (now, *_later(living, now)) if leads(at)), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +156,7 @@ def _cooldown(field: _Field) -> _Choice | None:
         return None
     if not (incumbent.is_running or field.is_asked(incumbent)) or incumbent.is_out:
         return None
-    return incumbent, f"after a swap {incumbent.name} keeps the GPUs until {end:%H:%M:%S} UTC"
+    return incumbent, f"after a swap {incumbent.name} keeps the GPUs for the cooldown"
 
 
 def _demand(field: _Field) -> _Choice | None:
@@ -165,7 +179,7 @@ def _busy(field: _Field) -> _Choice | None:
     holder = field.holder
     if holder is None or not _is_busy(field, holder):
         return None
-    return holder, f"{holder.name} is in use"
+    return holder, f"{holder.name} is {'in use' if field.is_asked(holder) else 'starting'}"
 
 
 def _warm(field: _Field) -> _Choice | None:
@@ -248,6 +262,14 @@ def _cooldown_end(living: Sequence[Member], incumbent: Member | None) -> datetim
     wishes = [m.cooldown for m in living if m.cooldown is not None]
     own = incumbent.cooldown
     return after(max(swaps), own if own is not None else max(wishes, default=COOLDOWN))
+
+
+def _living(members: Iterable[Member]) -> list[Member]:
+    return sorted((m for m in members if not m.is_deleting), key=lambda m: m.name)
+
+
+def _later(living: Sequence[Member], now: datetime) -> list[datetime]:
+    return sorted(moment for moment in _moments(living) if moment > now)
 
 
 def _moments(living: Sequence[Member]) -> Iterator[datetime]:

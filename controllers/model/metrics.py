@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from prometheus_client import Counter, Gauge, Histogram
 
 from api.flexinfer.v1alpha2.reasons import ConditionType, Phase
+from controllers.model.cache_state import job_failed
 from flexinfer.conditions import find
 from flexinfer.errors import ConfigurationError
 from flexinfer.meta.condition import ConditionStatus
@@ -38,7 +39,6 @@ OVERFLOW = "_overflow"
 # Seconds until a backend serves: from a small model in memory to a large one off a slow disk.
 _BUCKETS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200)
 _GROUP_STATES = ("Active", "Queued")
-_JOB_FAILED = "Failed"
 
 _Labels = tuple[str, ...]
 
@@ -111,8 +111,7 @@ class ModelMetrics:
         if new.phase is not None and new.phase is not previous.phase:
             labels = (*known.labels, previous.phase or "", new.phase, _reason(new, "Ready"))
             known.counter(self._families.transitions, *labels).inc()
-        before, now = ((s.cache.job_phase if s.cache else None) for s in (previous, new))
-        if now == _JOB_FAILED != before:
+        if job_failed(previous, new):
             reason = _reason(new, "Cached")
             known.counter(self._families.cache_failures, *known.labels, reason).inc()
 

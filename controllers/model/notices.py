@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from api.flexinfer.v1alpha2.reasons import ConditionType, Reason
+from controllers.model.cache_state import job_failed
 from controllers.model.decision import Blocked
 from flexinfer.conditions import find
 from flexinfer.meta.condition import ConditionStatus
@@ -26,7 +27,6 @@ _BLOCKED: dict[str, str] = {
     Reason.VRAM_INSUFFICIENT: "VRAMInsufficient",
 }
 _INVALID = "ValidationFailed"
-_JOB_FAILED = "Failed"
 
 
 class Notice(NamedTuple):
@@ -46,7 +46,7 @@ def notices(previous: ModelStatus, new: ModelStatus, observed: Observed) -> Iter
         yield Notice(EventType.NORMAL, "Preempted", "Preempt", text)
     yield from _failure(previous, new)
     yield from _placement(previous, new)
-    if _job_phase(new) == _JOB_FAILED != _job_phase(previous) and new.cache:
+    if new.cache and job_failed(previous, new):
         yield Notice(EventType.WARNING, "CacheFailed", "Cache", new.cache.message or "")
     if isinstance(observed.decision, Blocked) or observed.decision.trouble is not None:
         return  # told once nodes fit
@@ -77,7 +77,3 @@ def _placement(previous: ModelStatus, new: ModelStatus) -> Iterator[Notice]:
     if before is None or (before.status, before.reason) != (now.status, now.reason):
         reason = _BLOCKED.get(now.reason, _INVALID)
         yield Notice(EventType.WARNING, reason, "Place", now.message)
-
-
-def _job_phase(status: ModelStatus) -> str | None:
-    return status.cache.job_phase if status.cache else None

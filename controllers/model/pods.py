@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,6 +27,12 @@ _PULL_FAILURES = {
 }
 _CRASH_LOOP = "CrashLoopBackOff"
 _PREPARING = {"", "ContainerCreating", "PodInitializing"}
+# Characters of what a container said last.
+_LAST_WORDS = 300
+# The kubelet's words for what a container's environment is to be read from.
+_MISSING = re.compile(r'\b(?P<kind>secret|configmap) "(?P<name>[^"]+)" not found', re.IGNORECASE)
+_WITHOUT_KEY = re.compile(r"find key (?P<key>\S+) in (?P<kind>Secret|ConfigMap) (?P<name>\S+)")
+_KINDS = {"secret": "Secret", "configmap": "ConfigMap"}
 # A container that ended badly this often is looping, also while its next try still runs.
 _TRIES = 2
 OVER = frozenset({"Failed", "Succeeded"})
@@ -109,8 +116,9 @@ def _troubles_of(pod: Pod) -> Iterator[Trouble]:
         yield Trouble(Reason.STARTING_BACKEND, _ended_pod(pod))
         return
     images = {c.name: c.image for c in (*pod.spec.init_containers, *pod.spec.containers)}
+    namespace = pod.metadata.namespace
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
-        yield from _container_trouble(status, images.get(status.name, ""))
+        yield from _container_trouble(status, images.get(status.name, ""), namespace)
 
 
 def _ended_pod(pod: Pod) -> str:
@@ -123,7 +131,7 @@ def _ended_pod(pod: Pod) -> str:
     return f"ended with phase {pod.status.phase}: {'; '.join(filter(None, words))}".rstrip(": ")
 
 
-def _container_trouble(status: ContainerStatus, image: str) -> Iterator[Trouble]:
+def _container_trouble(status: ContainerStatus, image: str, namespace: str) -> Iterator[Trouble]:
     waiting = status.state.waiting
     reason = waiting.reason if waiting else ""
     if waiting and reason in _PULL_FAILURES:
@@ -134,11 +142,21 @@ def _container_trouble(status: ContainerStatus, image: str) -> Iterator[Trouble]
         how = f", the last time it {_ended(last)}" if last else ""
         yield Trouble(Reason.CRASH_LOOP, f"container {status.name} ends again and again{how}")
     elif waiting and reason not in _PREPARING:
-        text = f"container {status.name} does not start: {reason}: {waiting.message}"
-        yield Trouble(Reason.STARTING_BACKEND, text.rstrip(": "))
+        text = f"container {status.name} does not start: {reason}: {waiting.message}".rstrip(": ")
+        yield Trouble(Reason.STARTING_BACKEND, text + _cure(waiting.message, namespace))
     elif status.state.terminated and status.state.terminated.exit_code:
         text = f"container {status.name} {_ended(status.state.terminated)}"
         yield Trouble(Reason.STARTING_BACKEND, text)
+
+
+def _cure(message: str, namespace: str) -> str:
+    """Return what to make for a container that the kubelet cannot configure, after a semicolon."""
+    if found := _MISSING.search(message):
+        kind = _KINDS[found["kind"].lower()]
+        return f"; create {kind} {found['name']} in namespace {namespace}"
+    if found := _WITHOUT_KEY.search(message):
+        return f"; add the key {found['key']} to {found['kind']} {found['name']}"
+    return ""
 
 
 def _loops(status: ContainerStatus) -> bool:
@@ -153,5 +171,13 @@ def _loops(status: ContainerStatus) -> bool:
 def _ended(terminated: ContainerTerminated) -> str:
     reason = f" ({terminated.reason})" if terminated.reason else ""
     message = " ".join(terminated.message.split())
-    said = f": {message[-300:]}" if message else ""
+    said = f": {_last_of(message)}" if message else ""
     return f"ended with exit code {terminated.exit_code}{reason}{said}"
+
+
+def _last_of(message: str) -> str:
+    """Return the end of a long message, from the beginning of a word."""
+    if len(message) <= _LAST_WORDS:
+        return message
+    end = message[1 - _LAST_WORDS :]
+    return f"…{end.partition(' ')[2] or end}"

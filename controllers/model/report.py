@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
-from api.flexinfer.v1alpha2.model_status import ModelStatus
+from api.flexinfer.v1alpha2.model_status import read_status
 from api.flexinfer.v1alpha2.model_types import Model
 from api.flexinfer.v1alpha2.reasons import Reason
 from controllers.model import names, status
@@ -20,11 +18,12 @@ from flexinfer.apply import Outcome, StatusWriter
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from api.flexinfer.v1alpha2.model_status import ModelStatus
     from controllers.model.activity import Use
     from controllers.model.lookup import ModelClient
     from controllers.model.metrics import ModelMetrics
     from flexinfer.errors import DecodeError
-    from flexinfer.meta.envelope import StoredObject, Tree
+    from flexinfer.meta.envelope import StoredObject
     from flexinfer.meta.resource import NamespacedName
     from flexinfer.recorder import EventRecorder
 
@@ -70,16 +69,8 @@ class Report:
     async def misfit(self, stored: StoredObject, error: DecodeError, *, now: datetime) -> None:
         """Write into the status of *stored* that it does not fit its type."""
         observed = Observed(decision=Blocked(reason=Reason.INVALID_SPEC, message=str(error)))
-        previous = _readable_status(stored.tree(Model.resource))
+        previous = read_status(stored.tree(Model.resource).get("status"))
         new = status.compute(stored.meta, previous, observed, now=now)
         outcome = await self._status.write(Model.resource, stored.meta, new.wire())
         before = new if outcome is Outcome.UNCHANGED else previous
         self._metrics.observe(stored.meta.key, before, new, Start(backend=""))
-
-
-def _readable_status(tree: Tree) -> ModelStatus:
-    """Return the status of an object that does not fit its type, if at least that can be read."""
-    try:
-        return ModelStatus.model_validate(tree.get("status") or {})
-    except ValidationError:
-        return ModelStatus()

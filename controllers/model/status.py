@@ -16,6 +16,7 @@ from controllers.model.placement import patience_ends
 from controllers.model.pods import living, substage
 from controllers.model.verdict import judge
 from flexinfer import conditions
+from flexinfer.conditions import shorten
 from flexinfer.meta.condition import ConditionStatus
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from flexinfer.meta.condition import Condition
     from flexinfer.meta.envelope import ObjectMeta
 
-_SHORT = 160
+_SHORT = 160  # characters
 
 _Statement = tuple[ConditionType, bool, Reason, str]
 
@@ -54,7 +55,7 @@ def compute(
         cache=observed.cache.status if observed.cache else previous.cache,
         loading_substage=stage,
         loading_progress_at=(now if moved else previous.loading_progress_at) if stage else None,
-        message=_shorten(verdict.message) or None,
+        message=shorten(" ".join(verdict.message.split()), _SHORT) or None,
     )
 
 
@@ -132,8 +133,3 @@ def _shared_group(observed: Observed, verdict: Verdict, now: datetime) -> Shared
     is_unplaced = verdict.reason is Reason.UNSCHEDULABLE and ends is not None and ends <= now
     is_failing = verdict.phase is Phase.FAILED or is_unplaced
     return standing.with_failure(shared, now) if is_failing else shared
-
-
-def _shorten(message: str) -> str:
-    line = " ".join(message.split())
-    return line if len(line) <= _SHORT else f"{line[: _SHORT - 1]}…"

@@ -31,19 +31,17 @@ from typing import TYPE_CHECKING
 from api.flexinfer.v1alpha2.reasons import Phase, Reason
 from controllers.model import names
 from controllers.model.decision import Blocked
-from controllers.model.member import SECOND_CHANCE, after
 from controllers.model.pods import living, troubles
 from flexinfer.kinds.condition import find
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from api.flexinfer.v1alpha2.model_status import GPUStatus
+    from api.flexinfer.v1alpha2.model_status import GPUStatus, SharedGroupStatus
     from controllers.model.cache_state import CacheState
     from controllers.model.decision import Plan
     from controllers.model.demand import Demand
     from controllers.model.pods import Trouble
-    from controllers.model.standing import Standing
     from flexinfer.kinds.deployment import Deployment
     from flexinfer.kinds.pod import Pod
     from flexinfer.meta.envelope import ObjectMeta
@@ -178,9 +176,11 @@ def _resting(demand: Demand) -> Verdict | None:
     standing = demand.standing
     if standing is not None and not standing.is_active:
         if standing.is_preempted:
-            return Verdict(Phase.PREEMPTED, Reason.PREEMPTED, _lost(standing))
+            text = _join(_lost(standing.status), demand.outlook)
+            return Verdict(Phase.PREEMPTED, Reason.PREEMPTED, text)
         if demand.wanted:
-            return Verdict(Phase.PENDING, Reason.PREEMPTED, _queued(standing))
+            text = _join(_queued(standing.status), demand.outlook)
+            return Verdict(Phase.PENDING, Reason.PREEMPTED, text)
     if demand.replicas:
         return None
     if demand.waiting:
@@ -188,29 +188,15 @@ def _resting(demand: Demand) -> Verdict | None:
     return Verdict(Phase.IDLE, Reason.WAITING_FOR_ACTIVATION, demand.idle)
 
 
-def _lost(standing: Standing) -> str:
-    status = standing.status
+def _lost(status: SharedGroupStatus) -> str:
     when = f" at {status.preempted_at:%Y-%m-%dT%H:%M:%SZ}" if status.preempted_at else ""
-    turn = f"Preempted{when}: {status.preempted_by} has its turn in group {status.group_name}"
-    return _join(turn, _failed(standing))
+    return f"Preempted{when}: {status.preempted_by} has its turn in group {status.group_name}"
 
 
-def _queued(standing: Standing) -> str:
-    status = standing.status
-    turn = (
+def _queued(status: SharedGroupStatus) -> str:
+    return (
         f"Waiting for its turn in group {status.group_name}, place {status.queue_position} in the "
         f"queue: {status.preempted_by} is first"
-    )
-    return _join(turn, _failed(standing))
-
-
-def _failed(standing: Standing) -> str:
-    failed = standing.status.failed_at
-    if failed is None:
-        return ""
-    return (
-        f"it could not start at {failed:%Y-%m-%dT%H:%M:%SZ}, and the others go first until "
-        f"{after(failed, SECOND_CHANCE):%H:%M:%S} UTC or until its spec changes; see its events"
     )
 
 
@@ -239,7 +225,7 @@ def _pause(deployment: Deployment | None) -> str:
     if deployment is None or not deployment.spec.paused:
         return ""
     name = deployment.metadata.name
-    return f"Deployment {name} is paused: run kubectl rollout resume deployment/{name}"
+    return f"Deployment {name} is paused: run `kubectl rollout resume deployment/{name}`"
 
 
 def _earlier(deployment: Deployment) -> str:

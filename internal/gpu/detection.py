@@ -151,9 +151,10 @@ def _nothing(wish: Wish, seen: Counter[str]) -> str:
 
 
 def _ambiguous(fitting: Iterable[GPUs]) -> str:
-    counts = Counter(gpus.vendor for gpus in fitting)
-    found = " and ".join(f"{n} with {vendor.resource}" for vendor, n in sorted(counts.items()))
+    counts = sorted(Counter(gpus.vendor for gpus in fitting).items())
+    found = " and ".join(f"{n} of {v.display_name} ({v.resource})" for v, n in counts)
     return (
         f"spec.gpu.vendor is auto, and nodes of more than one vendor fit: {found}. Set "
-        "spec.gpu.vendor to nvidia or amd, or narrow spec.nodeSelector to one of them"
+        f"spec.gpu.vendor to {' or '.join(v for v, _ in counts)}, or narrow spec.nodeSelector to "
+        "one of them"
     )

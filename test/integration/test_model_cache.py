@@ -118,7 +118,8 @@ async def test_point_24_a_gated_source_needs_the_token_and_no_other_container_se
     gated = cached(models, h100s, "HF://acme/gated", tokenSecretRef={"name": "hub"})
     models.create("gated", gated)
     async with controller(**environment(hub)):
-        await models.reaches("gated", "CacheNotReady", text="hub")
+        cure = f"create Secret hub in namespace {models.namespace}"
+        await models.reaches("gated", "CacheNotReady", phase="Pending", text=cure)
         secret = {"token": base64.b64encode(READER_TOKEN.encode()).decode()}
         models.plane.admin.create(
             models.path("secrets"), {"metadata": {"name": "hub"}, "data": secret}

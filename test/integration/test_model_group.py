@@ -54,7 +54,8 @@ async def test_demand_of_a_higher_priority_preempts_and_never_do_two_have_pods(
         together = await pods_together(models, until="high")
         assert not together
         await models.reaches("high", "BackendReady", phase="Ready")
-        lost = await models.reaches("low", "Preempted", phase="Preempted", text="high has its turn")
+        why = "high has its turn in group desk; high has a higher priority, 200 to 100, and leads"
+        lost = await models.reaches("low", "Preempted", phase="Preempted", text=why)
         assert (active_services(models, "low"), active_services(models, "high")) == ("", "chat")
         events = models.plane.admin.get(
             f"/apis/events.k8s.io/v1/namespaces/{models.namespace}/events"
@@ -112,7 +113,7 @@ async def test_a_member_that_cannot_start_gives_the_gpus_back_and_does_not_take_
         broken = {"metadata": {"annotations": {BEHAVIOUR: Behaviour.IMAGE_PULL_FAILURE}}}
         models.plane.admin.merge(models.path("deployments", "sick"), {"spec": {"template": broken}})
         wake(models, "sick")
-        await models.reaches("sick", "Preempted", text="it could not start at", within=60)
+        await models.reaches("sick", "Preempted", text="sick could not start at", within=60)
         await models.reaches("well", "BackendReady", phase="Ready")
         wake(models, "sick")
         await eventually(lambda: not annotated(models, "sick"))

@@ -55,6 +55,28 @@ REFUSED = {
         "spec.resources.requests.memory: Too long",
     ),
     "a negative size": ({"cache": {"size": "-5Gi"}}, "spec.cache.size"),
+    "a size of nothing": (
+        {"cache": {"size": "0Gi"}},
+        "spec.cache.size must be more than 0; write how much the weights need",
+    ),
+    "a size of 0": ({"cache": {"size": 0}}, "spec.cache.size must be more than 0"),
+    "a class that none can be": (
+        {"cache": {"storageClass": "Fast Disk"}},
+        "spec.cache.storageClass must be the name of a StorageClass",
+    ),
+    "a claim that none can be": ({"cache": {"pvcName": "a..b"}}, "spec.cache.pvcName"),
+    "a directory that climbs": (
+        {"cache": {"strategy": "Local", "hostPath": "/srv/../etc"}},
+        "write its whole path, from / on and without '..'",
+    ),
+    "a directory of nowhere": (
+        {"cache": {"hostPath": "models"}},
+        "spec.cache.hostPath must be a directory of the node",
+    ),
+    "a toleration of what is no taint": (
+        {"tolerations": [{"key": "no taint"}]},
+        "a key in spec.tolerations must be that of a taint",
+    ),
     "count with vendor cpu": (
         {"gpu": {**CPU, "count": 1}},
         "spec.gpu.count must be absent when spec.gpu.vendor is cpu",
@@ -129,6 +151,18 @@ def test_the_api_server_refuses_a_name_that_no_service_can_have(models: Any, nam
 
 def test_the_longest_name_is_accepted(models: Any) -> None:
     assert models.create("a" * 48, GOOD)["metadata"]["name"] == "a" * 48
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"cache": {"size": "1m", "storageClass": "", "hostPath": "/srv/a..b"}},
+        {"cache": {"size": 1, "storageClass": "fast.example.com", "pvcName": "a.b"}},
+        {"tolerations": [{"key": f"example.com/{'a' * 63}"}, {"operator": "Exists"}]},
+    ],
+)
+def test_the_api_server_takes_what_is_just_right(models: Any, spec: Tree) -> None:
+    assert models.create("right", GOOD | spec)["metadata"]["name"] == "right"
 
 
 def test_an_unknown_field_is_refused_strictly_and_dropped_leniently(models: Any) -> None:

@@ -98,3 +98,4 @@ async def test_the_yaml_of_a_model_alone_says_why_it_is_not_ready(
             shown = await kubectl("get", "mdl", name, "-o", "yaml")
             assert reason in shown
             assert words in " ".join(shown.split())
+            assert words in await kubectl("get", "mdl", name, "-o", "wide")

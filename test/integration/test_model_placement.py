@@ -65,9 +65,8 @@ async def test_nodes_of_two_vendors_are_ambiguous_until_the_spec_names_one(
     models.create("torn", models.gpu_spec(h100s, gpu={"vendor": "auto"}))
     try:
         async with controller():
-            await models.reaches(
-                "torn", "AmbiguousGPUVendor", phase="Failed", text="spec.gpu.vendor"
-            )
+            text = "Set spec.gpu.vendor to amd or nvidia"
+            await models.reaches("torn", "AmbiguousGPUVendor", phase="Failed", text=text)
             models.change("torn", {"gpu": {"vendor": "amd"}})
             await models.reaches("torn", "BackendReady", phase="Ready")
         template = models.get("deployments", "torn")["spec"]["template"]["spec"]

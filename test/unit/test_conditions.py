@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,6 +90,33 @@ def test_a_long_message_ends_in_an_ellipsis() -> None:
     (found,) = conditions.normalise([condition("Ready", message="x" * (MAX_MESSAGE + 1))])
     assert found.message == "x" * (MAX_MESSAGE - 1) + "…"
     assert conditions.shorten("x" * MAX_MESSAGE) == "x" * MAX_MESSAGE
+
+
+@pytest.mark.parametrize(
+    ("message", "cut"),
+    [
+        ("twelve chars", "twelve chars"),
+        ("one two three", "one two…"),
+        ("one two\nthree", "one two…"),
+        ("one two, threefold", "one two,…"),
+        ("eleven char s", "eleven char…"),
+        ("run it: `ls -l`", "run it:…"),
+        ("`ls -l` again and", "`ls -l`…"),
+        ("one: threeandfour", "one: threea…"),
+        ("`ls --all -l`", "`ls --all -…"),
+    ],
+)
+def test_a_message_is_cut_between_words_and_not_within_a_command(message: str, cut: str) -> None:
+    assert conditions.shorten(message, 12) == cut
+
+
+@given(st.text("ab `\n", max_size=60), st.integers(1, 40))
+def test_what_is_cut_is_a_beginning_that_fits_and_is_not_cut_again(text: str, limit: int) -> None:
+    found = conditions.shorten(text, limit)
+    assert len(found) <= limit
+    assert text.startswith(found.removesuffix("…"))
+    assert (found == text) is (len(text) <= limit)
+    assert conditions.shorten(found, limit) == found
 
 
 def test_set_model_condition_keeps_the_time_until_the_status_flips() -> None:

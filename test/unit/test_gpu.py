@@ -172,8 +172,11 @@ def test_the_node_selector_narrows() -> None:
 
 def test_two_vendors_are_ambiguous_only_when_both_could_take_the_pod() -> None:
     refusal = refused([nvidia(), nvidia("nv2"), amd()], wish())
-    assert "1 with amd.com/gpu and 2 with nvidia.com/gpu" in refusal.message
-    assert "Set spec.gpu.vendor to nvidia or amd" in refusal.message
+    assert refusal.message == (
+        "spec.gpu.vendor is auto, and nodes of more than one vendor fit: 1 of AMD (amd.com/gpu) "
+        "and 2 of NVIDIA (nvidia.com/gpu). Set spec.gpu.vendor to amd or nvidia, or narrow "
+        "spec.nodeSelector to one of them"
+    )
     assert detect([nvidia(), amd(cordoned=True)], wish()) == detect([nvidia()], wish())
     assert isinstance(detect([nvidia(), amd()], wish(Vendor.AMD)), Accelerator)
 

@@ -380,7 +380,7 @@ def test_preserve_active_shared_loading_during_cache_refresh() -> None:
         ([member("a", is_forced=True)], "a has spec.gpu.forcePromotion"),
         (
             [leads("a", asked=9), member("b", preempted=60)],
-            "after a swap a keeps the GPUs until 03:08:05 UTC",
+            "after a swap a keeps the GPUs for the cooldown",
         ),
         ([member("a", asked=9)], "a was asked for"),
         (
@@ -389,6 +389,7 @@ def test_preserve_active_shared_loading_during_cache_refresh() -> None:
         ),
         ([leads("a"), member("b", asked=9)], "b was asked for and a is idle"),
         ([leads("a", asked=9)], "a is in use"),
+        ([leads("a", asked=200, phase=LOADING)], "a is starting"),
         ([member("a", is_warm=True)], "a is to run all the time"),
         ([leads("a"), member("b", is_warm=True)], "b is to run all the time and a is idle"),
         ([leads("a")], "a has the GPUs and nobody else needs them"),

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.flexinfer.v1alpha2.model_spec import CacheStrategy
-from api.flexinfer.v1alpha2.model_status import ModelStatus
+from api.flexinfer.v1alpha2.model_status import CacheStatus, ModelStatus
 from api.flexinfer.v1alpha2.model_types import Model
 from api.flexinfer.v1alpha2.reasons import Reason
 from controllers.model import names
 from controllers.model.cache import Cache, Work, plan_cache
 from controllers.model.cache_run import Seen, retry_delay
-from controllers.model.cache_state import CacheState, observe
+from controllers.model.cache_state import CacheState, job_failed, observe
 from controllers.model.cache_words import last_words, size_bytes
 from controllers.model.pods import moment
 from flexinfer.kinds.job import Job
@@ -278,6 +278,37 @@ def test_a_job_that_has_not_started_says_what_it_waits_for() -> None:
     assert (found.job, found.obsolete) == (None, ())
 
 
+@pytest.mark.parametrize(
+    ("status", "pods"),
+    [
+        ({"active": 1}, (pod("Succeeded", SIZE),)),
+        ({"succeeded": 1, "conditions": [{"type": "SuccessCriteriaMet", "status": "True"}]}, ()),
+    ],
+)
+def test_a_job_whose_pod_is_done_is_finishing_until_it_is_complete(
+    status: Tree, pods: tuple[Pod, ...]
+) -> None:
+    of = model(HUB)
+    found = look(of, claim=claim(), jobs=(made_for(of, status),), pods=pods)
+    assert found.message == "Job m-cache-prefetch is finishing"
+    assert (found.status.job_phase, found.status.message) == ("Running", None)
+    assert (found.is_cached, found.is_failed, found.job) == (False, False, None)
+
+
+@pytest.mark.parametrize("reason", ["DeadlineExceeded", "BackoffLimitExceeded"])
+def test_words_of_any_length_fit_a_status(reason: str) -> None:
+    of = model(HUB)
+    told: Tree = {"type": "Failed", "status": "True", "reason": reason, "message": "no " * 9999}
+    found = look(of, claim=claim(), jobs=(made_for(of, {"conditions": [told]}),))
+    assert found.status.message is not None
+    assert len(found.status.message) <= 1024
+    unplaced = {"type": "PodScheduled", "status": "False", "message": "no " * 9999}
+    pods = (pod("Pending", conditions=[unplaced]),)
+    waits = look(of, claim=claim(), jobs=(made_for(of, {"active": 1}),), pods=pods)
+    assert waits.status.message is not None
+    assert waits.status.message.startswith("pod p: no no")
+
+
 def test_a_suspended_job_says_so() -> None:
     status = {"conditions": [{"type": "Suspended", "status": "True"}]}
     found = look(model(HUB), claim=claim(), jobs=(made_for(model(HUB), status),))
@@ -393,6 +424,26 @@ def test_a_failure_without_a_time_is_as_old_as_its_job(at: str) -> None:
     assert look(of, claim=claim(), jobs=(old,)).job is not None
     ageless = made_for(of, failed(at=at))
     assert look(of, claim=claim(), jobs=(ageless,)).retry_at is not None
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_told"),
+    [
+        (None, "Failed", True),
+        ("Running", "Failed", True),
+        ("Failed", "Failed", False),
+        ("Failed", "Pending", False),
+        ("Running", None, False),
+    ],
+)
+def test_a_job_fails_once_between_two_statuses(
+    before: str | None, now: str | None, *, is_told: bool
+) -> None:
+    old, new = (
+        ModelStatus(cache=CacheStatus(job_phase=phase) if phase else None)
+        for phase in (before, now)
+    )
+    assert job_failed(old, new) is is_told
 
 
 # Another Job than the one there is
@@ -577,7 +628,7 @@ def test_a_silent_end_is_told_by_its_exit_code() -> None:
 
 def test_long_words_are_cut() -> None:
     found = last_words([pod("Failed", "word " * 200)])
-    assert len(found) == 300
+    assert len(found) == 600
     assert found.endswith("…")
 
 

@@ -174,6 +174,29 @@ def test_all_but_the_leader_have_none_however_they_are_asked_for() -> None:
     assert (found.replicas, found.wanted, found.waiting) == (0, 1, "")
     assert found.standing is not None
     assert (found.standing.status.state, found.standing.status.preempted_by) == ("Queued", "b")
+    text = "b is in use; the turn of m comes at 2026-01-02T03:06:00Z at the earliest"
+    assert found.outlook == text
+
+
+def test_one_that_nobody_asks_for_is_told_of_the_others_only_if_they_took_its_gpus() -> None:
+    leader = member("b", 5, shared=ACTIVE, phase="Ready")
+    assert want(member(), Group(models=(leader,))).outlook == ""
+    lost: Tree = {"state": GroupState.PREEMPTED, "preemptedBy": "b", "preemptedAt": ago(400)}
+    found = want(member(shared=lost, phase="Preempted"), Group(models=(leader,)))
+    assert found.outlook.startswith("b is in use; the turn of m comes at ")
+    idle = member("b", 200, shared=ACTIVE, phase="Ready")
+    found = want(member(shared=lost, phase="Preempted"), Group(models=(idle,)))
+    assert "wake it with `flexinfer wake m -n ns`" in found.outlook
+    assert want(idle, Group(models=(idle,))).outlook == ""
+
+
+def test_one_that_waits_is_looked_at_again_when_what_it_was_told_may_change() -> None:
+    leader = member("b", 5, shared=ACTIVE, phase="Ready")
+    lost: Tree = {"groupName": "g", "state": GroupState.PREEMPTED, "preemptedAt": ago(400)}
+    for failed, until in (({}, ago(5 - 120)), ({"failedAt": ago(60)}, ago(60 - 600))):
+        status: Tree = {"phase": "Preempted", "cache": {"ready": True}, "observedGeneration": 3}
+        of = model(status=status | {"sharedGroup": lost | failed}, gpu={"shared": "g"})
+        assert want(of, Group(models=(leader,))).until == until
 
 
 def test_the_model_counts_as_it_is_read_now_and_not_as_its_group_was_listed() -> None:

@@ -19,7 +19,8 @@ READY = [{"type": "Ready", "status": "True"}]
 
 
 def pod(name: str = "m-1-a", *, node: str = "n", created: str = "", **status: object) -> Pod:
-    metadata: Tree = {"name": name, "creationTimestamp": created or "2026-01-01T00:00:00Z"}
+    made = created or "2026-01-01T00:00:00Z"
+    metadata: Tree = {"name": name, "namespace": "ns", "creationTimestamp": made}
     container = {"name": "model", "image": "img:1"}
     return Pod.model_validate(
         {
@@ -73,13 +74,43 @@ def test_a_container_that_keeps_ending_loops_while_it_runs_again() -> None:
             {"waiting": {"reason": "CreateContainerConfigError", "message": "no secret"}},
             "container model does not start: CreateContainerConfigError: no secret",
         ),
+        (
+            {"waiting": {"reason": "CreateContainerError"}},
+            "container model does not start: CreateContainerError",
+        ),
         ({"terminated": {"exitCode": 2}}, "container model ended with exit code 2"),
     ],
 )
 def test_other_troubles_of_containers(state: Tree, words: str) -> None:
     (trouble,) = troubles([with_container(state)])
     assert trouble.reason is Reason.STARTING_BACKEND
-    assert words in trouble.text
+    assert trouble.text == f"pod m-1-a: {words}"
+
+
+@pytest.mark.parametrize(
+    ("message", "cure"),
+    [
+        ('secret "hub-token" not found', "create Secret hub-token in namespace ns"),
+        ('configmap "settings" not found', "create ConfigMap settings in namespace ns"),
+        (
+            "couldn't find key token in Secret ns/hub-token",
+            "add the key token to Secret ns/hub-token",
+        ),
+        (
+            "couldn't find key port in ConfigMap ns/settings",
+            "add the key port to ConfigMap ns/settings",
+        ),
+    ],
+)
+def test_what_a_container_cannot_be_configured_without_is_named_with_the_cure(
+    message: str, cure: str
+) -> None:
+    state = {"waiting": {"reason": "CreateContainerConfigError", "message": message}}
+    (trouble,) = troubles([with_container(state)])
+    assert trouble.reason is Reason.STARTING_BACKEND
+    assert trouble.text == (
+        f"pod m-1-a: container model does not start: CreateContainerConfigError: {message}; {cure}"
+    )
 
 
 def test_a_container_that_is_being_made_is_no_trouble() -> None:
@@ -126,6 +157,18 @@ def test_a_pod_that_ended_tells_how_its_containers_did() -> None:
     assert trouble.text == f"pod m-1-a: {text}"
     (silent,) = troubles([pod(phase="Succeeded")])
     assert silent.text == "pod m-1-a: ended with phase Succeeded"
+
+
+def test_of_long_last_words_the_end_is_shown_from_a_whole_word() -> None:
+    last = {"terminated": {"exitCode": 1, "message": "noise " * 99 + "out of memory"}}
+    (trouble,) = troubles([with_container({"running": {}}, restartCount=2, lastState=last)])
+    _, _, said = trouble.text.partition("ended with exit code 1: ")
+    assert said.startswith("…noise noise ")
+    assert said.endswith(" noise out of memory")
+    assert len(said) <= 300
+    solid = {"terminated": {"exitCode": 1, "message": "x" * 400}}
+    (trouble,) = troubles([with_container({"running": {}}, restartCount=2, lastState=solid)])
+    assert trouble.text.endswith(": …" + "x" * 299)
 
 
 def test_a_crash_loop_of_which_nothing_more_is_known_is_said() -> None:

@@ -20,6 +20,7 @@ from api.flexinfer.v1alpha2.model_status import (
 from api.flexinfer.v1alpha2.model_types import Model
 from api.flexinfer.v1alpha2.reasons import Phase, Reason
 from controllers.model import names, status
+from controllers.model.activity import Use, activity
 from controllers.model.cache_state import CacheState
 from controllers.model.decision import Blocked, Plan, Reading, decide, read
 from controllers.model.demand import Demand
@@ -31,6 +32,7 @@ from flexinfer.kinds.deployment import Deployment
 from flexinfer.kinds.node import Node
 from flexinfer.kinds.pod import Pod
 from flexinfer.meta.envelope import meta_from
+from flexinfer.meta.resource import NamespacedName
 from internal.gpu.accelerator import Accelerator, Vendor
 
 if TYPE_CHECKING:
@@ -263,6 +265,18 @@ def test_a_long_message_is_cut_for_the_short_one() -> None:
     assert found.message is not None
     assert len(found.message) == 160
     assert "\n" not in found.message
+
+
+def test_the_short_message_holds_no_half_of_a_command() -> None:
+    key = NamespacedName("a-namespace-of-some-length", "a-model-with-a-long-name")
+    idle = activity(key, None, Use(), idle_seconds=60, startup_seconds=60, now=NOW).because
+    resting = Demand(replicas=0, wanted=0, idle=idle)
+    found = compute(Observed(decision=plan(), cache=cache(), demand=resting))
+    assert condition(found, "Ready").message == idle
+    assert found.message == (
+        "No replica is wanted: it was not asked for yet; wake it with "
+        "`flexinfer wake a-model-with-a-long-name -n a-namespace-of-some-length` or…"
+    )
 
 
 # Whatever is observed

@@ -7,8 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from api.flexinfer.v1alpha2.model_rules import violations
+from api.flexinfer.v1alpha2.model_status import ModelStatus, read_status
 from api.flexinfer.v1alpha2.model_types import Model
-from api.flexinfer.v1alpha2.reasons import Reason
+from api.flexinfer.v1alpha2.reasons import Phase, Reason
 from flexinfer.crd.generate import crd_for
 from flexinfer.crd.markers import custom_resource
 from flexinfer.errors import DecodeError
@@ -98,6 +99,14 @@ def test_defaults_suit_no_cluster_in_particular() -> None:
         {"imageDigest": "a" * 63},
         {"image": "two words"},
         {"cache": {"size": "much"}},
+        {"cache": {"hostPath": "models"}},
+        {"cache": {"storageClass": "Fast Disk"}},
+        {"cache": {"storageClass": "a..b"}},
+        {"cache": {"pvcName": "a..b"}},
+        {"cache": {"tokenSecretRef": {"name": "a.-b"}}},
+        {"tolerations": [{"key": "no key"}]},
+        {"tolerations": [{"key": "Example.com/pool"}]},
+        {"tolerations": [{"key": f"example.com/{'a' * 64}"}]},
         {"imagePullPolicy": "Sometimes"},
         {"litellm": {"aliases": ["one,two"]}},
     ],
@@ -119,6 +128,9 @@ def test_bounds_hold_without_the_api_server_too(spec: Tree) -> None:
         ({"cache": {"strategy": "None", "pvcName": "c"}}, "spec.cache.pvcName needs"),
         ({"cache": {"allowPatterns": ["a", "../b", "c/.."]}}, "write them without '..'"),
         ({"cache": {"ignorePatterns": ["a/../b"]}}, "write them without '..'"),
+        ({"cache": {"hostPath": "/srv/../etc"}}, "spec.cache.hostPath must be a directory"),
+        ({"cache": {"size": 0}}, "spec.cache.size must be more than 0"),
+        ({"cache": {"size": "0Gi"}}, "spec.cache.size must be more than 0"),
         ({"tolerations": [{"value": "a"}]}, "needs a key, unless its operator is Exists"),
         ({"tolerations": [{"operator": "Exists", "value": "a"}]}, "takes any value; remove value"),
         ({"tolerations": [{"key": "a", "tolerationSeconds": 5}]}, "needs effect NoExecute"),
@@ -143,6 +155,9 @@ def test_names_that_no_service_can_have(name: str) -> None:
         {"gpu": {"vendor": "cpu"}},
         {"gpu": {"vendor": "nvidia", "count": 8, "shared": "g", "vramEstimateMB": 8000}},
         {"resources": {"limits": {"cpu": "2"}, "requests": {"memory": "1Gi"}}},
+        {"cache": {"hostPath": "/srv/a..b", "size": "1m", "storageClass": ""}},
+        {"cache": {"storageClass": "fast.example.com", "size": 1}},
+        {"tolerations": [{"key": f"example.com/{'a' * 63}"}, {"key": "a.b_C"}]},
         {"tolerations": [{"operator": "Exists"}, {"key": "a"}, {"key": "a", "value": "b"}]},
         {"tolerations": [{"key": "a", "effect": "NoExecute", "tolerationSeconds": 0}]},
         {"source": "pvc://c/p", "cache": {"strategy": "Local"}},
@@ -153,6 +168,16 @@ def test_names_that_no_service_can_have(name: str) -> None:
 )
 def test_what_is_right_breaks_no_rule(spec: Tree) -> None:
     assert violations(model(spec, name="a" * 48)) == ()
+
+
+@pytest.mark.parametrize(
+    "status", [None, "Ready", {"phase": "Downloading"}, {"gpu": {"memoryMB": "24Gi"}}]
+)
+def test_a_status_that_another_version_wrote_counts_as_none(status: object) -> None:
+    assert read_status(status) == ModelStatus()
+    assert Model.model_validate({"spec": BASE, "status": status}).status == ModelStatus()
+    ours = {"phase": "Ready", "endpoint": "http://m"}
+    assert read_status(ours) == ModelStatus(phase=Phase.READY, endpoint="http://m")
 
 
 def test_a_misfit_is_named_by_its_path() -> None:
@@ -190,7 +215,10 @@ def test_the_kind_is_known_by_the_names_users_type() -> None:
         ("Shared", 1),
         ("Priority", 1),
         ("Age", 0),
+        ("Message", 1),
     ]
+    paths = {column.name: column.json_path for column in info.columns}
+    assert paths["Message"] == ".status.conditions[?(@.type=='Ready')].message"
 
 
 def properties(schema: Tree, path: str) -> Iterator[tuple[str, Tree]]:

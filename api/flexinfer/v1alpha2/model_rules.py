@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 from api.flexinfer.v1alpha2.model_spec import (
     CPU_RULES,
     GPU_RESOURCES,
+    HOST_PATH_RULE,
     PATTERN_RULE,
     RESOURCE_RULES,
+    SIZE_RULE,
     SPEC_RULES,
     TOLERATION_RULES,
     CacheStrategy,
@@ -75,6 +77,10 @@ def _cache(spec: ModelSpec) -> Iterator[str]:
     if spec.cache and spec.cache.pvc_name and strategy not in {None, CacheStrategy.SHARED_PVC}:
         yield claim.message
     if spec.cache:
+        if not spec.cache.size:
+            yield SIZE_RULE.message
+        if ".." in spec.cache.host_path.split("/"):
+            yield HOST_PATH_RULE.message
         patterns = (*spec.cache.allow_patterns, *spec.cache.ignore_patterns)
         if any(".." in pattern.split("/") for pattern in patterns):
             yield PATTERN_RULE.message

@@ -17,7 +17,9 @@ GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915")
 
 _LABEL_VALUE = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
 _DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-_DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+_SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+_DNS_SUBDOMAIN = rf"^{_SUBDOMAIN}$"
+_TAINT_KEY = rf"^(({_SUBDOMAIN}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?)?$"
 
 LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=_LABEL_VALUE)]
 ServedName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"^[^,]*$")]
@@ -25,6 +27,33 @@ ClaimName = Annotated[str, StringConstraints(max_length=253, pattern=_DNS_SUBDOM
 SecretName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=_DNS_SUBDOMAIN)]
 ImageName = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^\S+$")]
 Group = Annotated[str, StringConstraints(max_length=63, pattern=_DNS_LABEL)]
+
+_CLASS = rf"^({_SUBDOMAIN})?$"
+CLASS_RULE = Rule(
+    f"self.matches(r'{_CLASS}')",
+    "spec.cache.storageClass must be the name of a StorageClass; see `kubectl get storageclass`, "
+    "or remove it to use the cluster's default",
+)
+StorageClassName = Annotated[str, StringConstraints(max_length=253, pattern=_CLASS), CLASS_RULE]
+
+HOST_PATH_RULE = Rule(
+    r"self.startsWith('/') && !self.matches('(^|/)\\.\\.(/|$)')",
+    "spec.cache.hostPath must be a directory of the node; write its whole path, from / on and "
+    "without '..'",
+)
+HostPath = Annotated[str, StringConstraints(max_length=1024, pattern=r"^/"), HOST_PATH_RULE]
+
+SIZE_RULE = Rule(
+    "type(self) == int ? self > 0"
+    " : !isQuantity(self) || quantity(self).isGreaterThan(quantity('0'))",
+    "spec.cache.size must be more than 0; write how much the weights need, such as 50Gi",
+)
+
+TAINT_KEY_RULE = Rule(
+    f"self.matches(r'{_TAINT_KEY}')",
+    "a key in spec.tolerations must be that of a taint, such as dedicated or example.com/pool",
+)
+TaintKey = Annotated[str, StringConstraints(max_length=317, pattern=_TAINT_KEY), TAINT_KEY_RULE]
 
 _DIGEST = r"^(sha256:)?[a-f0-9]{64}$"
 DIGEST_RULE = Rule(
@@ -174,15 +203,13 @@ class CacheSpec(Model):
     """An existing PersistentVolumeClaim of this namespace to keep the weights in. It is never
     created or deleted."""
 
-    storage_class: Annotated[str, StringConstraints(max_length=253)] | None = None
+    storage_class: StorageClassName | None = None
     """Storage class of a claim made for the Model; unset, the cluster's default."""
 
-    size: NonNegativeQuantity = Field(default="50Gi", validate_default=True)
+    size: Annotated[NonNegativeQuantity, SIZE_RULE] = Field(default="50Gi", validate_default=True)
     """Size of a claim made for the Model."""
 
-    host_path: Annotated[str, StringConstraints(max_length=1024, pattern=r"^/")] = (
-        "/var/lib/flexinfer/models"
-    )
+    host_path: HostPath = "/var/lib/flexinfer/models"
     """Directory on the node under which strategy Local keeps weights."""
 
     allow_patterns: tuple[FilePattern, ...] = Field(default=(), max_length=64)
@@ -229,7 +256,7 @@ class ResourceRequirements(Model):
 class Toleration(Model):
     """Let replicas go to nodes with a taint."""
 
-    key: Annotated[str, StringConstraints(max_length=317)] = ""
+    key: TaintKey = ""
     """Key of the taint; empty with operator Exists means every taint."""
 
     operator: TolerationOperator = TolerationOperator.EQUAL

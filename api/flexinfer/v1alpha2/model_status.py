@@ -134,3 +134,11 @@ class ModelStatus(Model):
 
     message: Text | None = None
     """The message of Ready in short."""
+
+
+def read_status(value: object) -> ModelStatus:
+    """Read a status; one that another version wrote counts as none, to be computed anew."""
+    try:
+        return ModelStatus.model_validate(value)
+    except ValidationError:
+        return ModelStatus()

@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from pydantic import ValidationError, WrapValidator
+from pydantic import BeforeValidator
 
 from api.flexinfer.v1alpha2.groupversion_info import GROUP, VERSION
 from api.flexinfer.v1alpha2.model_spec import SPEC_RULES, GPUVendor, ModelSpec
-from api.flexinfer.v1alpha2.model_status import ModelStatus
+from api.flexinfer.v1alpha2.model_status import ModelStatus, read_status
 from flexinfer.crd.markers import PrintColumn, Rule, resource
 from flexinfer.meta.object import Object
-
-if TYPE_CHECKING:
-    from pydantic import ValidatorFunctionWrapHandler
 
 MAX_NAME = 48
 
@@ -26,15 +23,6 @@ NAME_RULE = Rule(
     "everything else made for the Model is named after it",
     on_create_only=True,
 )
-
-
-def _read_status(value: object, read: ValidatorFunctionWrapHandler) -> ModelStatus:
-    """Take a status that another version wrote for none: it is computed anew."""
-    try:
-        status: ModelStatus = read(value)
-    except ValidationError:
-        return ModelStatus()
-    return status
 
 
 _READY = ".status.conditions[?(@.type=='Ready')]"
@@ -54,6 +42,8 @@ _READY = ".status.conditions[?(@.type=='Ready')]"
         PrintColumn("Shared", ".spec.gpu.shared", priority=1),
         PrintColumn("Priority", ".spec.gpu.priority", type="integer", priority=1),
         PrintColumn("Age", ".metadata.creationTimestamp", type="date"),
+        # Last, since it is as long as it is.
+        PrintColumn("Message", f"{_READY}.message", priority=1),
     ),
     rules=(NAME_RULE,),
 )
@@ -63,7 +53,7 @@ class Model(Object):
     spec: Annotated[ModelSpec, *SPEC_RULES]
     """Which model to serve, with what, and on which hardware."""
 
-    status: Annotated[ModelStatus, WrapValidator(_read_status)] = ModelStatus()
+    status: Annotated[ModelStatus, BeforeValidator(read_status)] = ModelStatus()
     """How the Model is doing."""
 
     @property

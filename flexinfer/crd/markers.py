@@ -287,6 +287,11 @@ def resource(  # noqa: PLR0913 - one keyword for each thing a CRD may say
 _ATTRIBUTE = "custom_resource"
 
 
+def is_custom_resource(kind: type[Object]) -> bool:
+    """Tell whether `resource` decorates *kind* itself, not only a class it derives from."""
+    return isinstance(vars(kind).get(_ATTRIBUTE), CustomResource)
+
+
 def custom_resource(kind: type[Object]) -> CustomResource:
     """Return what `resource` said of *kind*; raise ConfigurationError when it said nothing."""
     info = vars(kind).get(_ATTRIBUTE)

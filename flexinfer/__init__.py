@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from flexinfer.crd.conditioned import ConditionedStatus as ConditionedStatus
     from flexinfer.crd.markers import PrintColumn as PrintColumn
     from flexinfer.crd.markers import resource as resource
-    from flexinfer.crd.rbac import Rule as Rule
     from flexinfer.errors import FlexInferError as FlexInferError
     from flexinfer.errors import NotOursError as NotOursError
     from flexinfer.errors import TerminalError as TerminalError
@@ -82,7 +81,6 @@ _HOME = {
     "Request": "flexinfer.reconcile",
     "Resource": "flexinfer.meta.resource",
     "Result": "flexinfer.reconcile",
-    "Rule": "flexinfer.crd.rbac",
     "StatusWriter": "flexinfer.apply",
     "TerminalError": "flexinfer.errors",
     "Transport": "flexinfer.client.transport",

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     EventHandler = Callable[[Event], object]
 
+__all__ = ["Informer", "InformerOptions"]
+
 T = TypeVar("T", bound=Object)
 
 _log = log.get_logger(__name__)

@@ -22,6 +22,19 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Mapping
 
+__all__ = [
+    "SERVICE_ACCOUNT_DIR",
+    "Authorization",
+    "Credentials",
+    "Endpoint",
+    "ServiceAccountCredentials",
+    "StaticCredentials",
+    "TokenFileCredentials",
+    "bearer",
+    "in_cluster",
+    "server_url",
+]
+
 SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 _log = log.get_logger(__name__)

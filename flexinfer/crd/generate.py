@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from flexinfer.meta.envelope import Tree
     from flexinfer.meta.object import Object
 
+__all__ = ["crd_for", "schema_for"]
+
 _STEP = re.compile(r"\.([A-Za-z0-9_-]+)|\[[^\]]*\]")
 _HEAD = {
     "apiVersion": {

@@ -35,6 +35,22 @@ if TYPE_CHECKING:
     from flexinfer.meta.envelope import Tree
     from flexinfer.meta.object import Object
 
+__all__ = [
+    "CustomResource",
+    "Format",
+    "IntOrString",
+    "ListMap",
+    "ListSet",
+    "Nullable",
+    "PreserveUnknown",
+    "PrintColumn",
+    "Rule",
+    "Scale",
+    "custom_resource",
+    "is_custom_resource",
+    "resource",
+]
+
 
 T = TypeVar("T", bound="Object")
 

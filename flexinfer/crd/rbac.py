@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from flexinfer.meta.envelope import Tree
     from flexinfer.meta.object import Object
 
+__all__ = ["Rule", "cluster_role", "merge", "role"]
+
 _API_VERSION = "rbac.authorization.k8s.io/v1"
 # The order in which people list verbs; others follow in alphabetical order.
 _VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from flexinfer.meta.envelope import Tree
 
+__all__ = ["ControlPlane", "KubectlError", "Options"]
+
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _PORT_TRIES = 3
 _KUBECTL_TIMEOUT = 60.0

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from flexinfer.envtest.eventually import Eventually, EventuallySync
 
+__all__ = ["control_plane", "eventually", "eventually_sync", "namespace", "pytest_terminal_summary"]
+
 
 _KEPT = pytest.StashKey[ControlPlane]()
 

@@ -21,6 +21,17 @@ if TYPE_CHECKING:
 
     from flexinfer.meta.resource import Resource
 
+__all__ = [
+    "KEY_DEFAULTS",
+    "PLAIN",
+    "ListMap",
+    "Merge",
+    "Shape",
+    "Structure",
+    "shape_of",
+    "structure_of",
+]
+
 
 class Merge(StrEnum):
     """Name a way of merging that is not the default of its type."""

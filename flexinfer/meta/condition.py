@@ -12,6 +12,8 @@ from pydantic import AfterValidator, Field, PlainSerializer
 from flexinfer.errors import ConfigurationError
 from flexinfer.meta.object import Model
 
+__all__ = ["MAX_MESSAGE", "REASON_PATTERN", "Condition", "ConditionStatus", "Timestamp"]
+
 # The rules of metav1.Condition, from its kubebuilder markers.
 _TYPE_PATTERN = (
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"

@@ -145,20 +145,22 @@ def execute(name: str, set_up: SetUp, flags: Flags) -> int:
 
 @asynccontextmanager
 async def running(
-    set_up: SetUp, *, kubeconfig: Path, options: ManagerOptions | None = None
+    set_up: SetUp, cluster: Credentials | Path, *, options: ManagerOptions | None = None
 ) -> AsyncIterator[Manager]:
     """Run a manager in the background of the block, and stop it in order at its end.
 
-    Neither metrics nor probes are served and no signal is heeded, unless *options* say so; its
-    metrics are those of the process. Raises in the block's place what makes the manager fail,
-    in an ExceptionGroup, and ConfigurationError for a kubeconfig that cannot be used.
+    *cluster* is a kubeconfig file, or credentials. The block begins before the caches have
+    synced. Neither metrics nor probes are served and no signal is heeded, unless *options* say
+    so; metrics are counted in those of the process. What makes the manager fail cancels the block
+    and is raised in an ExceptionGroup; ConfigurationError for a kubeconfig that cannot be used.
     """
-    from flexinfer.client.kubeconfig import kubeconfig as read
+    from flexinfer.client.kubeconfig import kubeconfig
     from flexinfer.client.transport import Transport
     from flexinfer.manager import Manager, ManagerOptions
 
     options = options or ManagerOptions(metrics_address="0", probe_address="0", signals=())
-    async with Transport(await read(str(kubeconfig))) as transport:
+    credentials = await kubeconfig(str(cluster)) if isinstance(cluster, Path) else cluster
+    async with Transport(credentials) as transport:
         manager = Manager(transport, options=options)
         set_up(manager)
         async with anyio.create_task_group() as group:

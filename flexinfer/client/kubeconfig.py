@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from flexinfer.client.tls import Pem
     from flexinfer.meta.envelope import Tree
 
-__all__ = ["DEFAULT_PATH", "kubeconfig", "namespace_of"]
+__all__ = ["kubeconfig", "namespace_of"]
 
 DEFAULT_PATH = Path("~/.kube/config")
 

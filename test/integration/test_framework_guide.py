@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The guide to the framework, followed as its reader would: outside the checkout, with the wheel.
+
+The blocks of `docs/framework.md` are taken in their order. Beside those that `hack.docpages` knows
+there are files, named behind `python` (a second block of a name goes on with it), and `sh start`,
+which goes on in the background until the end of the page.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import sysconfig
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+
+import flexinfer
+from flexinfer.crd.generate import crd_for
+from flexinfer.envtest.eventually import eventually, eventually_sync
+from flexinfer.envtest.ports import LOOPBACK, free_ports
+from flexinfer.errors import NotFoundError
+from hack import docpages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flexinfer.envtest.controlplane import ControlPlane
+    from flexinfer.meta.envelope import Tree
+    from hack.docpages import Block
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs/framework.md").read_text(encoding="utf-8")
+CODE, TESTS = "configmapcopy.py", "test_configmapcopy.py"
+# Longer than what a block does when nothing is wrong: the slowest runs a control plane.
+TIMEOUT = 200.0
+OUTPUT_WITHIN = 60.0
+
+
+def files() -> dict[str, str]:
+    """Return the files that the page writes, each with its text."""
+    found: dict[str, str] = {}
+    for block in docpages.blocks(PAGE):
+        if block.words[:1] == ("python",):
+            (name,) = block.words[1:]
+            before = f"{found[name]}\n\n" if name in found else ""
+            found[name] = f"{before}{block.text}\n"
+    return found
+
+
+@dataclass(slots=True)
+class Author:
+    """Somebody who follows the page in a folder of her own."""
+
+    folder: Path
+    environment: dict[str, str]
+    written: set[str] = field(default_factory=set)
+
+    def follow(self, page: str, programs: ExitStack) -> None:
+        blocks = docpages.blocks(page)
+        for block, after in zip(blocks, (*blocks[1:], None), strict=True):
+            if block.words[:1] == ("python",):
+                self.write(block)
+            elif block.words == ("sh", "start"):
+                programs.enter_context(self.program(block.text))
+            elif block.words == ("yaml", "apply"):
+                self.run(block.line, "kubectl apply --server-side -f -", block.text)
+            elif block.words == ("sh", "run"):
+                expected = after.text if after is not None and after.is_output else ""
+                self.expect(block, expected)
+            else:
+                assert block.is_output, f"docs/framework.md:{block.line} is of no known kind"
+            self.lend_packages()
+
+    def write(self, block: Block) -> None:
+        (name,) = block.words[1:]
+        path = self.folder / name
+        before = path.read_text(encoding="utf-8") + "\n\n" if name in self.written else ""
+        path.write_text(f"{before}{block.text}\n", encoding="utf-8")
+        self.written.add(name)
+
+    def lend_packages(self) -> None:
+        """Let a fresh virtual environment find our packages but FlexInfer, without a download."""
+        for site in self.folder.glob(".venv/lib/python*/site-packages"):
+            lent = self.folder / "lent"
+            if lent.exists():
+                return
+            lent.mkdir()
+            for package in Path(sysconfig.get_path("purelib")).iterdir():
+                if not re.match(r"_*(editable|flexinfer|pip\b)|.*\.pth$", package.name):
+                    (lent / package.name).symlink_to(package)
+            (site / "lent.pth").write_text(f"{lent}\n")
+
+    def expect(self, block: Block, expected: str) -> None:
+        """Run *block* once, or if it shows something until it shows *expected*."""
+        if not expected:
+            self.run(block.line, block.text)
+            return
+
+        def shows() -> None:
+            output = self.run(block.line, block.text)
+            assert docpages.missing(expected, output) == [], f"line {block.line}:\n{output}"
+
+        eventually_sync(shows, within=OUTPUT_WITHIN, every=0.5)
+
+    def run(self, line: int, script: str, stdin: str | None = None) -> str:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=self.folder,
+            env=self.environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+        where = f"docs/framework.md:{line}"
+        assert done.returncode == 0, f"{where} fails:\n{script}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    @contextmanager
+    def program(self, command: str) -> Iterator[None]:
+        """Run a program in the background; it has to end well on SIGTERM."""
+        with (self.folder / "program.log").open("w+") as log:
+            process = subprocess.Popen(
+                ["bash", "-c", f"exec {command}"],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+            try:
+                yield
+                process.send_signal(signal.SIGTERM)
+                code = process.wait(timeout=60)
+                log.seek(0)
+                assert code == 0, log.read()
+            finally:
+                process.kill()
+                process.wait()
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel"]
+    subprocess.run(
+        [*command, "--directory", str(folder)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+@pytest.fixture
+def author(tmp_path: Path, wheel: Path, control_plane: ControlPlane) -> Iterator[Author]:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(control_plane.kubeconfig_path.read_text())
+    metrics, probes = free_ports(2)
+    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    yield Author(
+        tmp_path / "project",
+        inherited
+        | {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PIP_NO_INDEX": "1",
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "WHEEL": str(wheel),
+            "KUBECONFIG": str(kubeconfig),
+            "METRICS": f"{LOOPBACK}:{metrics}",
+            "PROBES": f"{LOOPBACK}:{probes}",
+        },
+    )
+    admin = control_plane.admin
+    admin.delete("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/configmapcopy")
+    admin.delete("/apis/rbac.authorization.k8s.io/v1/clusterroles/configmapcopy")
+    admin.delete("/api/v1/namespaces/default/serviceaccounts/configmapcopy")
+
+
+@pytest.mark.timeout(600)
+def test_the_guide_can_be_followed_word_for_word(author: Author) -> None:
+    author.folder.mkdir()
+    with ExitStack() as programs:
+        author.follow(PAGE, programs)
+    assert author.written == set(files())
+    where = author.run(0, ".venv/bin/python -c 'import flexinfer; print(flexinfer.__file__)'")
+    assert Path(where).is_relative_to(author.folder / ".venv")
+    author.run(0, ".venv/bin/flexinfer manifests --module configmapcopy --output config --check")
+
+
+def lines_of_code(name: str) -> int:
+    return sum(1 for line in files()[name].splitlines() if line.strip())
+
+
+def test_the_controller_of_the_guide_is_short() -> None:
+    assert lines_of_code(CODE) <= 60
+    assert lines_of_code(TESTS) <= 20
+
+
+def test_the_files_of_the_guide_are_formatted_and_typed(tmp_path: Path) -> None:
+    for name, text in files().items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    tools = Path(sys.executable).parent
+    cache = f"{ROOT}/.mypy_cache/guide"
+    for command in (
+        ["ruff", "format", "--check", "--line-length=100", "--isolated", "."],
+        ["ruff", "check", "--line-length=100", "--isolated", "--select=B,E,F,I,W", "."],
+        ["mypy", "--strict", "--cache-dir", cache, CODE, "test_promises.py"],
+    ):
+        done = subprocess.run(
+            [tools / command[0], *command[1:]],
+            cwd=tmp_path,
+            env={**os.environ, "MYPYPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}:\n{done.stdout}{done.stderr}"
+
+
+COPIES = "/apis/example.com/v1/configmapcopies"
+
+
+@pytest.fixture(scope="module")
+def guide(control_plane: ControlPlane) -> ModuleType:
+    """The guide's controller as a module, and its kind on the control plane."""
+    module = ModuleType("configmapcopy")
+    exec(compile(files()[CODE], CODE, "exec"), vars(module))  # noqa: S102 - the page's own code
+    crd = crd_for(module.ConfigMapCopy)
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    control_plane.admin.apply(f"{path}/{crd['metadata']['name']}", crd)
+    control_plane.wait_established(crd["metadata"]["name"])
+    return module
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A source in one namespace, and further namespaces to copy it into."""
+
+    plane: ControlPlane
+    name: str
+    others: tuple[str, ...]
+
+    def copy(self, namespace: str) -> Tree:
+        return self.plane.admin.get(f"/api/v1/namespaces/{namespace}/configmaps/{self.name}")
+
+    def text(self, namespace: str) -> str:
+        return str(self.copy(namespace)["data"]["text"])
+
+    def is_gone(self, namespace: str) -> bool:
+        try:
+            self.copy(namespace)
+        except NotFoundError:
+            return True
+        return False
+
+    def write(self, namespace: str, text: str) -> None:
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": self.name}}
+        path = f"/api/v1/namespaces/{namespace}/configmaps/{self.name}"
+        self.plane.admin.apply(path, body | {"data": {"text": text}})
+
+    def label(self, namespace: str, value: str | None) -> None:
+        path = f"/api/v1/namespaces/{namespace}"
+        self.plane.admin.merge(path, {"metadata": {"labels": {self.name: value}}})
+
+    def create(self, **spec: object) -> None:
+        head = {"apiVersion": "example.com/v1", "kind": "ConfigMapCopy"}
+        whole = {"namespace": self.name, "name": self.name} | spec
+        self.plane.admin.create(COPIES, head | {"metadata": {"name": self.name}, "spec": whole})
+
+    def ready(self, reason: str, text: str = "") -> bool:
+        (ready,) = self.plane.admin.get(f"{COPIES}/{self.name}")["status"]["conditions"]
+        assert ready["reason"] == reason, ready
+        assert text in ready["message"], ready
+        return True
+
+    def notes(self) -> set[tuple[str, str]]:
+        events = self.plane.admin.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
+        return {(e["reason"], e["note"]) for e in events if e["regarding"]["name"] == self.name}
+
+
+@pytest.fixture
+def world(control_plane: ControlPlane, namespace: str) -> Iterator[World]:
+    others = tuple(f"{namespace}-{secrets.token_hex(2)}" for _ in range(3))
+    for name in others:
+        head = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        control_plane.admin.create("/api/v1/namespaces", head)
+    made = World(control_plane, namespace, others)
+    made.write(namespace, "first")
+    yield made
+    control_plane.admin.delete(f"{COPIES}/{namespace}")
+    for name in others:
+        control_plane.admin.delete(f"/api/v1/namespaces/{name}")
+
+
+async def test_copies_are_where_the_selector_says_and_nowhere_else(
+    guide: ModuleType, world: World
+) -> None:
+    one, two, three = world.others
+    world.label(one, "yes")
+    world.create(selector={"matchLabels": {world.name: "yes"}})
+    metric = "configmapcopy_written_total"
+    before = flexinfer.REGISTRY.get_sample_value(metric) or 0.0
+    async with flexinfer.running(guide.set_up, world.plane.kubeconfig_path):
+        await eventually(lambda: world.text(one) == "first")
+        world.write(world.name, "second")
+        await eventually(lambda: world.text(one) == "second")
+        world.label(two, "yes")
+        await eventually(lambda: world.text(two) == "second")
+        world.label(one, None)
+        await eventually(lambda: world.is_gone(one))
+        world.plane.admin.merge(
+            f"{COPIES}/{world.name}", {"spec": {"selector": {"matchLabels": {world.name: "no"}}}}
+        )
+        await eventually(lambda: world.is_gone(two))
+        world.label(three, "no")
+        await eventually(lambda: world.text(three) == "second")
+        await eventually(lambda: world.ready("Copied", "1 copies"))
+        world.plane.admin.delete(f"/api/v1/namespaces/{three}/configmaps/{world.name}")
+        await eventually(lambda: world.text(three) == "second")
+        await eventually(
+            lambda: ("Copied", f"wrote ConfigMap {three}/{world.name}") in world.notes()
+        )
+    after = flexinfer.REGISTRY.get_sample_value(metric) or 0.0
+    assert after - before == 5
+    assert world.text(world.name) == "second"
+
+
+async def test_what_is_somebody_elses_is_left_alone_and_named(
+    guide: ModuleType, world: World
+) -> None:
+    one, two, _ = world.others
+    world.write(one, "theirs")
+    world.label(one, "yes")
+    world.label(two, "yes")
+    world.create(selector={"matchLabels": {world.name: "yes"}})
+    async with flexinfer.running(guide.set_up, world.plane.kubeconfig_path):
+        await eventually(lambda: world.ready("NotOurs", f"ConfigMap {one}/{world.name} is left"))
+        assert world.text(two) == "first"
+        assert world.text(one) == "theirs"
+        world.plane.admin.delete(f"{COPIES}/{world.name}")
+        await eventually(lambda: world.is_gone(two))
+        assert world.text(one) == "theirs"
+
+
+async def test_a_finalizer_takes_every_copy_before_the_object_goes(
+    guide: ModuleType, world: World
+) -> None:
+    for name in world.others:
+        world.label(name, "yes")
+    world.create(selector={"matchLabels": {world.name: "yes"}})
+    path = f"{COPIES}/{world.name}"
+    async with flexinfer.running(guide.set_up, world.plane.kubeconfig_path):
+        await eventually(lambda: world.ready("Copied", "3 copies"))
+        assert world.plane.admin.get(path)["metadata"]["finalizers"] == ["example.com/copies"]
+    world.plane.admin.delete(path)
+    assert world.plane.admin.get(path)["metadata"]["deletionTimestamp"]
+    assert world.text(world.others[0]) == "first"
+    async with flexinfer.running(guide.set_up, world.plane.kubeconfig_path):
+        await eventually(lambda: all(map(world.is_gone, world.others)))
+        await eventually(lambda: not is_there(world.plane, path))
+
+
+def is_there(plane: ControlPlane, path: str) -> bool:
+    try:
+        plane.admin.get(path)
+    except NotFoundError:
+        return False
+    return True
+
+
+async def test_what_cannot_be_done_is_said_in_ready(guide: ModuleType, world: World) -> None:
+    wrong = {"matchExpressions": [{"key": world.name, "operator": "In"}]}
+    world.create(selector=wrong)
+    path = f"{COPIES}/{world.name}"
+    async with flexinfer.running(guide.set_up, world.plane.kubeconfig_path):
+        await eventually(lambda: world.ready("InvalidSpec", "takes at least one value"))
+        world.plane.admin.merge(path, {"spec": {"selector": {"matchExpressions": None}}})
+        world.plane.admin.merge(path, {"spec": {"selector": {"matchLabels": {world.name: "yes"}}}})
+        await eventually(lambda: world.ready("Copied", "0 copies"))
+        world.plane.admin.merge(path, {"spec": {"name": "nothing"}})
+        await eventually(lambda: world.ready("SourceMissing", f"ConfigMap {world.name}/nothing"))

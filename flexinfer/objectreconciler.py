@@ -236,8 +236,7 @@ class ObjectReconciler(ABC, Generic[T]):
         stored = await self.client.read(self.kind.resource, request)
         if stored is None:
             return
-        tree = stored.tree(self.kind.resource).get("status")
-        tree = tree if isinstance(tree, dict) else {}
+        tree: Tree = stored.tree(self.kind.resource).get("status") or {}
         try:
             status = ConditionedStatus.model_validate(tree)
         except ValidationError:

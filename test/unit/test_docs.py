@@ -26,7 +26,13 @@ PAGES = sorted(
     if "reference" not in path.parts  # generated
 )
 # Read by the process itself, not by what it starts.
-READERS = ("flexinfer/cmd", "flexinfer/client", "controllers", "internal/backends")
+READERS = (
+    "flexinfer/cmd",
+    "flexinfer/client",
+    "flexinfer/program.py",
+    "controllers",
+    "internal/backends",
+)
 DEFAULTS = re.compile(r"DEFAULT_[A-Z0-9_]+")
 
 
@@ -99,12 +105,12 @@ def _container_variables(keys: object) -> set[str]:
     return {variable for key in keys if (variable := getattr(key, "variable", ""))}
 
 
-def constants(*folders: str) -> set[str]:
-    """Return every string constant in the sources below *folders*."""
+def constants(*places: str) -> set[str]:
+    """Return every string constant in the sources that *places* are, or that lie below them."""
     return {
         node.value
-        for folder in folders
-        for path in (ROOT / folder).rglob("*.py")
+        for place in places
+        for path in ([ROOT / place] if place.endswith(".py") else (ROOT / place).rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }

@@ -10,6 +10,8 @@ The first line of a block says what becomes of it:
 | `yaml apply` | applies it by `kubectl apply --server-side` |
 | `yaml check` | the same with `--dry-run=server` |
 | `sh` | nothing; its first line begins with `# Not run in tests: ` and says why |
+| `sh start` | starts it, and ends it by SIGTERM behind the last block; only in `framework.md` |
+| `python <file>` | writes it to that file, behind what is there; only in `framework.md` |
 | any other | nothing |
 
 A line of output is expected word by word; `…` stands for any text.

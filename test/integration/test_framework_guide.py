@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -197,6 +198,10 @@ def test_the_guide_can_be_followed_word_for_word(author: Author) -> None:
     where = author.run(0, ".venv/bin/python -c 'import flexinfer; print(flexinfer.__file__)'")
     assert Path(where).is_relative_to(author.folder / ".venv")
     author.run(0, ".venv/bin/flexinfer manifests --module configmapcopy --output config --check")
+
+
+def test_the_wheel_says_that_it_is_typed(wheel: Path) -> None:
+    assert "flexinfer/py.typed" in zipfile.ZipFile(wheel).namelist()
 
 
 def lines_of_code(name: str) -> int:

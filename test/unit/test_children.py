@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from flexinfer.meta.selector import Selector
 
 LABEL = "example.com/of"
+Names = list[str]
 OWNER = Namespace(metadata=ObjectMeta(name="o", uid="owner"))
 
 
@@ -76,7 +77,7 @@ class World:
             raise answer
         return Applied(StoredObject(ObjectMeta(), b"{}"), answer)
 
-    async def children(self, *names: str) -> tuple[list[str], list[str], list[str]]:
+    async def children(self, *names: str) -> tuple[Names, Names, Names]:
         done = await apply_children(
             cast("LiveClient", self),
             cast("Applier", self),

@@ -26,13 +26,10 @@ __all__ = [
     "SERVICE_ACCOUNT_DIR",
     "Authorization",
     "Credentials",
-    "Endpoint",
     "ServiceAccountCredentials",
     "StaticCredentials",
     "TokenFileCredentials",
-    "bearer",
     "in_cluster",
-    "server_url",
 ]
 
 SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")

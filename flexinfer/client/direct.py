@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T", bound=Object)
 
-__all__ = ["PAGE", "DirectClient"]
+__all__ = ["DirectClient"]
 
 # client-go's page size: the API server and we hold one page at a time.
 PAGE = 500

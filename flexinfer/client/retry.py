@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from flexinfer.errors import ApiError
 
-__all__ = ["NEVER", "RetryPolicy", "parse_retry_after"]
+__all__ = ["NEVER", "RetryPolicy"]
 
 _BUSY = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 # The share of a wait that is added at random, so that those who were refused together return apart.

@@ -47,7 +47,6 @@ __all__ = [
     "Rule",
     "Scale",
     "custom_resource",
-    "is_custom_resource",
     "resource",
 ]
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from flexinfer.meta.envelope import Tree
 
-__all__ = ["APPLY", "FIELD_MANAGER", "MERGE", "TIMEOUT", "Admin"]
+__all__ = ["Admin"]
 
 TIMEOUT = 30.0
 """Seconds that an answer may take."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from flexinfer.meta.envelope import Tree
 
-__all__ = ["WRITES", "AuditEvent", "AuditLevel", "AuditLog", "AuditTrail", "policy"]
+__all__ = ["AuditEvent", "AuditLevel", "AuditLog", "AuditTrail"]
 
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 """The verbs that change something; server-side apply is a patch."""

@@ -14,7 +14,7 @@ from flexinfer.errors import ApiError, TransportError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["NOT_YET", "Eventually", "EventuallySync", "eventually", "eventually_sync"]
+__all__ = ["Eventually", "EventuallySync", "eventually", "eventually_sync"]
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from flexinfer.meta.resource import Resource
 
-__all__ = ["ImmutableField", "Policy", "immutable_fields"]
+__all__ = ["ImmutableField", "Policy"]
 
 
 class Policy(StrEnum):

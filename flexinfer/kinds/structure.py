@@ -21,16 +21,7 @@ if TYPE_CHECKING:
 
     from flexinfer.meta.resource import Resource
 
-__all__ = [
-    "KEY_DEFAULTS",
-    "PLAIN",
-    "ListMap",
-    "Merge",
-    "Shape",
-    "Structure",
-    "shape_of",
-    "structure_of",
-]
+__all__ = ["ListMap", "Merge", "Structure"]
 
 
 class Merge(StrEnum):

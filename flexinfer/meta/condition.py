@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, PlainSerializer
 from flexinfer.errors import ConfigurationError
 from flexinfer.meta.object import Model
 
-__all__ = ["MAX_MESSAGE", "REASON_PATTERN", "Condition", "ConditionStatus", "Timestamp"]
+__all__ = ["Condition", "ConditionStatus", "Timestamp"]
 
 # The rules of metav1.Condition, from its kubebuilder markers.
 _TYPE_PATTERN = (

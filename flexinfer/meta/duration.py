@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
     from pydantic.json_schema import JsonSchemaValue
 
-__all__ = ["NON_NEGATIVE_PATTERN", "PATTERN", "Duration", "NonNegativeDuration"]
+__all__ = ["Duration", "NonNegativeDuration"]
 
 _TERM = r"([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)"
 PATTERN = rf"^[+-]?(0|({_TERM})+)$"

@@ -23,22 +23,14 @@ if TYPE_CHECKING:
     from flexinfer.meta.resource import Resource
 
 __all__ = [
-    "ListPage",
     "ObjectMeta",
     "OwnerReference",
-    "Status",
     "StoredObject",
     "Tree",
-    "WatchEvent",
-    "decode_event",
-    "decode_list",
-    "decode_object",
-    "decode_status",
     "decode_tree",
     "encode",
     "encode_sorted",
     "meta_from",
-    "stored_from",
 ]
 
 # An intent or a decoded tree: JSON as plain dicts, the one place where Any is the honest type.

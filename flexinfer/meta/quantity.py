@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
     from pydantic.json_schema import JsonSchemaValue
 
-__all__ = ["NON_NEGATIVE_PATTERN", "PATTERN", "ZERO", "NonNegativeQuantity", "Quantity"]
+__all__ = ["NonNegativeQuantity", "Quantity"]
 
 _AMOUNT = (
     r"([0-9]+(\.[0-9]*)?|\.[0-9]+)"

@@ -81,6 +81,17 @@ def blocks(page: str) -> tuple[Block, ...]:
     return tuple(_blocks(page.splitlines(), 1))
 
 
+def files(page: str) -> dict[str, str]:
+    """Return the files that the `python <file>` blocks of *page* write, each with its text."""
+    found: dict[str, str] = {}
+    for block in blocks(page):
+        if block.words[:1] == ("python",):
+            (name,) = block.words[1:]
+            before = f"{found[name]}\n\n" if name in found else ""
+            found[name] = f"{before}{block.text}\n"
+    return found
+
+
 def table(page: str, heading: str) -> list[Mapping[str, str]]:
     """Return the rows of the first table below *heading*, by the names of its columns.
 

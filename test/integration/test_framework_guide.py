@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import signal
 import subprocess
 import sys
@@ -19,42 +18,29 @@ import zipfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
 
-import flexinfer
-from flexinfer.crd.generate import crd_for
-from flexinfer.envtest.eventually import eventually, eventually_sync
+from flexinfer.envtest.eventually import eventually_sync
 from flexinfer.envtest.ports import LOOPBACK, free_ports
-from flexinfer.errors import NotFoundError
 from hack import docpages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flexinfer.envtest.controlplane import ControlPlane
-    from flexinfer.meta.envelope import Tree
     from hack.docpages import Block
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/framework.md").read_text(encoding="utf-8")
 CODE, TESTS = "configmapcopy.py", "test_configmapcopy.py"
-# Longer than what a block does when nothing is wrong: the slowest runs a control plane.
+# Longer than any block takes: the slowest runs a control plane.
 TIMEOUT = 200.0
 OUTPUT_WITHIN = 60.0
 
 
-def files() -> dict[str, str]:
-    """Return the files that the page writes, each with its text."""
-    found: dict[str, str] = {}
-    for block in docpages.blocks(PAGE):
-        if block.words[:1] == ("python",):
-            (name,) = block.words[1:]
-            before = f"{found[name]}\n\n" if name in found else ""
-            found[name] = f"{before}{block.text}\n"
-    return found
+FILES = docpages.files(PAGE)
 
 
 @dataclass(slots=True)
@@ -194,7 +180,7 @@ def test_the_guide_can_be_followed_word_for_word(author: Author) -> None:
     author.folder.mkdir()
     with ExitStack() as programs:
         author.follow(PAGE, programs)
-    assert author.written == set(files())
+    assert author.written == set(FILES)
     where = author.run(0, ".venv/bin/python -c 'import flexinfer; print(flexinfer.__file__)'")
     assert Path(where).is_relative_to(author.folder / ".venv")
     author.run(0, ".venv/bin/flexinfer manifests --module configmapcopy --output config --check")
@@ -205,7 +191,7 @@ def test_the_wheel_says_that_it_is_typed(wheel: Path) -> None:
 
 
 def lines_of_code(name: str) -> int:
-    return sum(1 for line in files()[name].splitlines() if line.strip())
+    return sum(1 for line in FILES[name].splitlines() if line.strip())
 
 
 def test_the_controller_of_the_guide_is_short() -> None:
@@ -214,7 +200,7 @@ def test_the_controller_of_the_guide_is_short() -> None:
 
 
 def test_the_files_of_the_guide_are_formatted_and_typed(tmp_path: Path) -> None:
-    for name, text in files().items():
+    for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     tools = Path(sys.executable).parent
     cache = f"{ROOT}/.mypy_cache/guide"
@@ -233,167 +219,3 @@ def test_the_files_of_the_guide_are_formatted_and_typed(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, f"{command}:\n{done.stdout}{done.stderr}"
-
-
-COPIES = "/apis/example.com/v1/configmapcopies"
-
-
-@pytest.fixture(scope="module")
-def guide(control_plane: ControlPlane) -> ModuleType:
-    """The guide's controller as a module, and its kind on the control plane."""
-    module = ModuleType("configmapcopy")
-    exec(compile(files()[CODE], CODE, "exec"), vars(module))  # noqa: S102 - the page's own code
-    crd = crd_for(module.ConfigMapCopy)
-    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    control_plane.admin.apply(f"{path}/{crd['metadata']['name']}", crd)
-    control_plane.wait_established(crd["metadata"]["name"])
-    return module
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """A source in one namespace, and further namespaces to copy it into."""
-
-    plane: ControlPlane
-    name: str
-    others: tuple[str, ...]
-
-    def copy(self, namespace: str) -> Tree:
-        return self.plane.admin.get(f"/api/v1/namespaces/{namespace}/configmaps/{self.name}")
-
-    def text(self, namespace: str) -> str:
-        return str(self.copy(namespace)["data"]["text"])
-
-    def is_gone(self, namespace: str) -> bool:
-        try:
-            self.copy(namespace)
-        except NotFoundError:
-            return True
-        return False
-
-    def write(self, namespace: str, text: str) -> None:
-        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": self.name}}
-        path = f"/api/v1/namespaces/{namespace}/configmaps/{self.name}"
-        self.plane.admin.apply(path, body | {"data": {"text": text}})
-
-    def label(self, namespace: str, value: str | None) -> None:
-        path = f"/api/v1/namespaces/{namespace}"
-        self.plane.admin.merge(path, {"metadata": {"labels": {self.name: value}}})
-
-    def create(self, **spec: object) -> None:
-        head = {"apiVersion": "example.com/v1", "kind": "ConfigMapCopy"}
-        whole = {"namespace": self.name, "name": self.name} | spec
-        self.plane.admin.create(COPIES, head | {"metadata": {"name": self.name}, "spec": whole})
-
-    def ready(self, reason: str, text: str = "") -> bool:
-        (ready,) = self.plane.admin.get(f"{COPIES}/{self.name}")["status"]["conditions"]
-        assert ready["reason"] == reason, ready
-        assert text in ready["message"], ready
-        return True
-
-    def notes(self) -> set[tuple[str, str]]:
-        events = self.plane.admin.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
-        return {(e["reason"], e["note"]) for e in events if e["regarding"]["name"] == self.name}
-
-
-@pytest.fixture
-def world(control_plane: ControlPlane, namespace: str) -> Iterator[World]:
-    others = tuple(f"{namespace}-{secrets.token_hex(2)}" for _ in range(3))
-    for name in others:
-        head = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-        control_plane.admin.create("/api/v1/namespaces", head)
-    made = World(control_plane, namespace, others)
-    made.write(namespace, "first")
-    yield made
-    control_plane.admin.delete(f"{COPIES}/{namespace}")
-    for name in others:
-        control_plane.admin.delete(f"/api/v1/namespaces/{name}")
-
-
-async def test_copies_are_where_the_selector_says_and_nowhere_else(
-    guide: ModuleType, world: World
-) -> None:
-    one, two, three = world.others
-    world.label(one, "yes")
-    world.create(selector={"matchLabels": {world.name: "yes"}})
-    metric = "configmapcopy_written_total"
-    before = flexinfer.REGISTRY.get_sample_value(metric) or 0.0
-    async with flexinfer.running(guide.set_up, world.plane.kubeconfig_path):
-        await eventually(lambda: world.text(one) == "first")
-        world.write(world.name, "second")
-        await eventually(lambda: world.text(one) == "second")
-        world.label(two, "yes")
-        await eventually(lambda: world.text(two) == "second")
-        world.label(one, None)
-        await eventually(lambda: world.is_gone(one))
-        world.plane.admin.merge(
-            f"{COPIES}/{world.name}", {"spec": {"selector": {"matchLabels": {world.name: "no"}}}}
-        )
-        await eventually(lambda: world.is_gone(two))
-        world.label(three, "no")
-        await eventually(lambda: world.text(three) == "second")
-        await eventually(lambda: world.ready("Copied", "1 copies"))
-        world.plane.admin.delete(f"/api/v1/namespaces/{three}/configmaps/{world.name}")
-        await eventually(lambda: world.text(three) == "second")
-        await eventually(
-            lambda: ("Copied", f"wrote ConfigMap {three}/{world.name}") in world.notes()
-        )
-    after = flexinfer.REGISTRY.get_sample_value(metric) or 0.0
-    assert after - before == 5
-    assert world.text(world.name) == "second"
-
-
-async def test_what_is_somebody_elses_is_left_alone_and_named(
-    guide: ModuleType, world: World
-) -> None:
-    one, two, _ = world.others
-    world.write(one, "theirs")
-    world.label(one, "yes")
-    world.label(two, "yes")
-    world.create(selector={"matchLabels": {world.name: "yes"}})
-    async with flexinfer.running(guide.set_up, world.plane.kubeconfig_path):
-        await eventually(lambda: world.ready("NotOurs", f"ConfigMap {one}/{world.name} is left"))
-        assert world.text(two) == "first"
-        assert world.text(one) == "theirs"
-        world.plane.admin.delete(f"{COPIES}/{world.name}")
-        await eventually(lambda: world.is_gone(two))
-        assert world.text(one) == "theirs"
-
-
-async def test_a_finalizer_takes_every_copy_before_the_object_goes(
-    guide: ModuleType, world: World
-) -> None:
-    for name in world.others:
-        world.label(name, "yes")
-    world.create(selector={"matchLabels": {world.name: "yes"}})
-    path = f"{COPIES}/{world.name}"
-    async with flexinfer.running(guide.set_up, world.plane.kubeconfig_path):
-        await eventually(lambda: world.ready("Copied", "3 copies"))
-        assert world.plane.admin.get(path)["metadata"]["finalizers"] == ["example.com/copies"]
-    world.plane.admin.delete(path)
-    assert world.plane.admin.get(path)["metadata"]["deletionTimestamp"]
-    assert world.text(world.others[0]) == "first"
-    async with flexinfer.running(guide.set_up, world.plane.kubeconfig_path):
-        await eventually(lambda: all(map(world.is_gone, world.others)))
-        await eventually(lambda: not is_there(world.plane, path))
-
-
-def is_there(plane: ControlPlane, path: str) -> bool:
-    try:
-        plane.admin.get(path)
-    except NotFoundError:
-        return False
-    return True
-
-
-async def test_what_cannot_be_done_is_said_in_ready(guide: ModuleType, world: World) -> None:
-    wrong = {"matchExpressions": [{"key": world.name, "operator": "In"}]}
-    world.create(selector=wrong)
-    path = f"{COPIES}/{world.name}"
-    async with flexinfer.running(guide.set_up, world.plane.kubeconfig_path):
-        await eventually(lambda: world.ready("InvalidSpec", "takes at least one value"))
-        world.plane.admin.merge(path, {"spec": {"selector": {"matchExpressions": None}}})
-        world.plane.admin.merge(path, {"spec": {"selector": {"matchLabels": {world.name: "yes"}}}})
-        await eventually(lambda: world.ready("Copied", "0 copies"))
-        world.plane.admin.merge(path, {"spec": {"name": "nothing"}})
-        await eventually(lambda: world.ready("SourceMissing", f"ConfigMap {world.name}/nothing"))

@@ -233,3 +233,10 @@ def test_expected_output_is_compared_word_by_word() -> None:
     assert docpages.missing("NAME READY\n\nchat True …", output) == []
     assert docpages.missing("chat   False …\nch… True", output) == ["chat   False …"]
     assert docpages.missing("AGE chat", output) == ["AGE chat"]
+
+
+def test_blocks_of_one_file_are_put_together() -> None:
+    text = (
+        "```python a.py\nA = 1\n```\nthen\n```python b.py\nB = 1\n```\n```python a.py\nC = 1\n```\n"
+    )
+    assert docpages.files(text) == {"a.py": "A = 1\n\n\nC = 1\n", "b.py": "B = 1\n"}

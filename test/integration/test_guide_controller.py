@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import secrets
+import sys
 from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,7 @@ from hack import docpages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import ModuleType
 
     from flexinfer.envtest.controlplane import ControlPlane
     from flexinfer.meta.envelope import Tree
@@ -29,15 +31,23 @@ COPIES = "/apis/example.com/v1/configmapcopies"
 
 
 @pytest.fixture(scope="module")
-def guide(control_plane: ControlPlane) -> ModuleType:
+def guide(
+    control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ModuleType]:
     """The guide's controller as a module, and its kind on the control plane."""
-    module = ModuleType("configmapcopy")
-    exec(compile(docpages.files(PAGE)[CODE], CODE, "exec"), vars(module))  # noqa: S102 - the page's own code
+    path = tmp_path_factory.mktemp("guide") / CODE
+    path.write_text(docpages.files(PAGE)[CODE], encoding="utf-8")
+    spec = spec_from_file_location("configmapcopy", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["configmapcopy"] = module_from_spec(spec)
+    spec.loader.exec_module(module)
     crd = crd_for(module.ConfigMapCopy)
-    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    control_plane.admin.apply(f"{path}/{crd['metadata']['name']}", crd)
+    crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    control_plane.admin.apply(f"{crds}/{crd['metadata']['name']}", crd)
     control_plane.wait_established(crd["metadata"]["name"])
-    return module
+    yield module
+    del sys.modules["configmapcopy"]
 
 
 @dataclass(frozen=True, slots=True)

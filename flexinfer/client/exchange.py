@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One HTTP exchange: a call goes out once, and whatever aiohttp raises becomes a typed error."""
+"""One HTTP exchange: a call goes out once, and whatever goes wrong becomes a typed error."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import quote, urlencode
-
-import aiohttp
-from yarl import URL
+from urllib.parse import quote, urlencode, urlsplit
 
 from flexinfer import log
+from flexinfer.client.connection import LostError
 from flexinfer.client.failure import api_error
+from flexinfer.client.pool import ConnectError
 from flexinfer.errors import ConfigurationError, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from flexinfer.client.auth import Credentials
+    from flexinfer.client.connection import Response
+    from flexinfer.client.pool import Pool
     from flexinfer.client.proxy import Proxy
     from flexinfer.errors import ApiError
 
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
 
-_IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+_IDEMPOTENT = frozenset({"GET", "OPTIONS", "PUT", "DELETE"})
 _FAILURE_LIMIT = 256 * 1024
 
 _log = log.get_logger(__name__)
@@ -53,9 +53,12 @@ class Call:
     content: Content | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a path that would change the host."""
+        """Refuse what would not be one request for one path of this server."""
         if not self.path.startswith("/"):
             raise ConfigurationError(f"path must start with a slash, not {self.path!r}")
+        line = f"{self.method}{self.path}{self.accept}{self.content.type if self.content else ''}"
+        if not (line.isascii() and line.isprintable()) or " " in self.path:
+            raise ConfigurationError(f"path must be quoted, not {self.path!r}")
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -66,94 +69,79 @@ class Call:
         apply = self.content is not None and self.content.type == APPLY
         return self.method in _IDEMPOTENT or apply
 
-    def url(self, server: str) -> URL:
-        """Return where to send it, encoded here and by nobody after."""
-        query = f"?{urlencode(self.params, quote_via=quote)}" if self.params else ""
-        return URL(f"{server}{self.path}{query}", encoded=True)
 
-    def headers(self, authorization: str) -> dict[str, str]:
-        """Return its headers, with an Authorization unless that is empty."""
-        headers = {"Accept": self.accept}
-        if self.content is not None:
-            headers["Content-Type"] = self.content.type
+class Encoder:
+    """Write calls as requests to one server, in HTTP/1.1.
+
+    Asks for bodies as they are: compression costs both sides more CPU than the network of a
+    cluster saves.
+    """
+
+    def __init__(self, server: str, *, user_agent: str, proxy: Proxy | None = None) -> None:
+        url = urlsplit(server)
+        lines = [f"Host: {url.netloc}", f"User-Agent: {user_agent}", "Accept-Encoding: identity"]
+        self._prefix = url.path
+        if proxy is not None and url.scheme == "http":
+            # A proxy forwards what is not TLS, and is told where to.
+            self._prefix = server
+            lines += [f"{name}: {value}" for name, value in proxy.headers.items()]
+        self._fixed = "\r\n".join(lines)
+
+    def encode(self, call: Call, authorization: str) -> bytes:
+        """Return the request, with an Authorization unless that is empty."""
+        query = f"?{urlencode(call.params, quote_via=quote)}" if call.params else ""
+        head = (
+            f"{call.method} {self._prefix}{call.path}{query} HTTP/1.1\r\n"
+            f"{self._fixed}\r\nAccept: {call.accept}\r\n"
+        )
         if authorization:
-            headers["Authorization"] = authorization
-        return headers
+            head += f"Authorization: {authorization}\r\n"
+        content = call.content
+        if content is None:
+            length = "" if call.method in _WITHOUT_BODY else "Content-Length: 0\r\n"
+            return f"{head}{length}\r\n".encode("latin-1")
+        head += f"Content-Type: {content.type}\r\nContent-Length: {len(content.body)}\r\n\r\n"
+        return head.encode("latin-1") + content.body
 
 
-async def send(
-    call: Call,
-    pool: aiohttp.ClientSession,
-    credentials: Credentials,
-    authorization: str,
-    proxy: Proxy | None = None,
-) -> aiohttp.ClientResponse:
+_WITHOUT_BODY = frozenset({"GET", "OPTIONS", "DELETE"})
+
+
+async def send(call: Call, request: bytes, pool: Pool, credentials: Credentials) -> Response:
     """Send a call and return the answer's status and headers, whatever they are.
 
     Raises ConnectionLostError when there was a connection and it ended, else TransportError.
     """
     try:
-        return await pool.request(
-            call.method,
-            call.url(credentials.server),
-            data=call.content.body if call.content else None,
-            headers=call.headers(authorization),
-            allow_redirects=False,
-            ssl=credentials.ssl_context(),
-            server_hostname=credentials.server_name,
-            proxy=proxy.url if proxy else None,
-            proxy_headers=proxy.headers if proxy else None,
+        return await pool.send(
+            request, context=credentials.ssl_context(), server_name=credentials.server_name
         )
-    except aiohttp.ClientHttpProxyError as error:
-        msg = f"{call}: the proxy {proxy} does not let us through: {error.status} {error.message}"
-        raise TransportError(msg) from error
-    except aiohttp.ClientProxyConnectionError as error:
-        raise TransportError(
-            f"{call}: cannot connect to the proxy {proxy}: {cause(error)}"
-        ) from error
-    except aiohttp.ClientConnectorError as error:
-        msg = f"{call}: cannot connect to {credentials.server}: {cause(error)}"
-        raise TransportError(msg) from error
-    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        msg = f"{call}: connection lost before an answer: {cause(error)}"
+    except ConnectError as error:
+        raise TransportError(f"{call}: {error}") from error
+    except LostError as error:
+        msg = f"{call}: connection lost before an answer: {error}"
         raise ConnectionLostError(msg) from error
-    except (aiohttp.ClientError, OSError) as error:
-        raise TransportError(f"{call}: {cause(error)}") from error
 
 
-async def read(call: Call, response: aiohttp.ClientResponse) -> bytes:
+async def read(call: Call, response: Response) -> bytes:
     """Return the whole body; raise TransportError when it is cut."""
     try:
-        async with response:
-            return await response.read()
-    except (aiohttp.ClientError, OSError) as error:
-        raise TransportError(f"{call}: answer cut: {cause(error)}") from error
+        return await response.read()
+    except OSError as error:
+        raise TransportError(f"{call}: answer cut: {error}") from error
+    finally:
+        response.close()
 
 
-def is_success(response: aiohttp.ClientResponse) -> bool:
-    """Tell whether the server did what it was asked."""
-    return HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES
-
-
-async def failure(call: Call, response: aiohttp.ClientResponse) -> ApiError:
+async def failure(call: Call, response: Response) -> ApiError:
     """Return the error of an answer; a body longer than any Status is not read to its end."""
     body = bytearray()
     try:
-        async with response:
-            while len(body) < _FAILURE_LIMIT and (chunk := await response.content.readany()):
-                body += chunk
-            if len(body) >= _FAILURE_LIMIT:
-                response.close()
-    except (aiohttp.ClientError, OSError):
+        while len(body) < _FAILURE_LIMIT and (chunk := await response.read_some()):
+            body += chunk
+    except OSError:
         # The status is the answer; a body that was cut only takes the explanation away.
         _log.debug("the body of a refusal was cut", method=call.method, path=call.path)
+    finally:
+        response.close()
     return api_error(str(call), response.status, response.headers, bytes(body))
-
-
-def cause(error: Exception) -> str:
-    """Say what happened, the same way each time: aiohttp's own texts hold memory addresses."""
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        error = error.certificate_error
-    elif isinstance(error, aiohttp.ClientConnectorError):
-        error = error.os_error
-    return str(error) or type(error).__name__

@@ -79,13 +79,18 @@ def _retry_after(headers: Mapping[str, str], answer: Status | None) -> float | N
     return seconds
 
 
-def _summary(status: int, headers: Mapping[str, str], body: bytes) -> str:
+def phrase(status: int) -> str:
+    """Return a status with its phrase, when it has one."""
     try:
-        phrase = f"{status} {HTTPStatus(status).phrase}"
+        return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:
-        phrase = str(status)
-    media_type = headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        return str(status)
+
+
+def _summary(status: int, headers: Mapping[str, str], body: bytes) -> str:
+    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "text/plain":
-        return f"{phrase} (no Status in the answer, but {media_type or 'no content type'})"
+        return f"{phrase(status)} (no Status in the answer, but {media_type or 'no content type'})"
     first_line = body.strip().partition(b"\n")[0].decode("utf-8", "replace").strip()
-    return f"{phrase} ({first_line[:_TEXT_LIMIT]})" if first_line else phrase
+    said = f" ({first_line[:_TEXT_LIMIT]})" if first_line else ""
+    return f"{phrase(status)}{said}"

@@ -6,13 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import aiohttp
 import anyio
 
 from flexinfer.errors import ConfigurationError, DeadlineError, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from flexinfer.client.connection import Response
 
 # Above what etcd stores by default (1.5 MiB), even if every byte of it is escaped as \u00XX.
 MAX_LINE = 16 * 1024 * 1024
@@ -94,14 +95,14 @@ class LineStream:
 
     def __init__(
         self,
-        content: aiohttp.StreamReader,
+        response: Response,
         request: str,
         *,
         idle_timeout: float,
         splitter: LineSplitter,
     ) -> None:
         self.idle_timeout = idle_timeout
-        self._content = content
+        self._response = response
         self._request = request
         self._splitter = splitter
         self._ready: Iterator[Line] = iter(())
@@ -134,9 +135,9 @@ class LineStream:
 
     async def _read(self) -> bytes:
         try:
-            return await self._content.readany()
-        except (aiohttp.ClientError, OSError) as error:
-            msg = f"{self._request}: cut, {self._discarded()} ({type(error).__name__}: {error})"
+            return await self._response.read_some()
+        except OSError as error:
+            msg = f"{self._request}: cut, {self._discarded()} ({error})"
             raise TransportError(msg) from error
 
     def _end(self) -> Sequence[Line]:

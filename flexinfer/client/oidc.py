@@ -20,15 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote_plus, urlsplit
-from weakref import WeakSet
 
 import aiohttp
 import anyio
 import yaml
 
 from flexinfer import log
-from flexinfer.client.exchange import cause
-from flexinfer.client.pool import open_pool
 from flexinfer.client.proxy import proxy_for
 from flexinfer.client.renewal import Issued
 from flexinfer.client.tls import client_context
@@ -192,7 +189,7 @@ class OidcProvider:
 
     async def _refresh(self, refresh_token: str) -> Tokens:
         with anyio.move_on_after(self.timeout):
-            async with open_pool("flexinfer", WeakSet()) as http:
+            async with _session() as http:
                 found = await self._ask(http, "GET", f"{self.issuer_url}{_DISCOVERY}")
                 form = {"grant_type": "refresh_token", "refresh_token": refresh_token}
                 headers = self._authenticate(form, found)
@@ -234,7 +231,7 @@ class OidcProvider:
             async with http.request(method, url, data=form, headers=headers, **options) as response:
                 return self._answer(response.status, await response.read(), url)
         except (aiohttp.ClientError, OSError) as error:
-            raise CredentialError(f"{self} cannot be reached at {url}: {cause(error)}") from error
+            raise CredentialError(f"{self} cannot be reached at {url}: {_cause(error)}") from error
 
     def _answer(self, status: int, body: bytes, url: str) -> Tree:
         try:
@@ -249,6 +246,25 @@ class OidcProvider:
         raise CredentialError(
             f"{self} answered {status} at {url}{why}: log in again if it stays so"
         )
+
+
+def _session() -> aiohttp.ClientSession:
+    """Return a session that reads no environment and has no timeouts: its user has one."""
+    return aiohttp.ClientSession(
+        timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"User-Agent": "flexinfer", "Accept-Encoding": "identity"},
+        trust_env=False,
+    )
+
+
+def _cause(error: Exception) -> str:
+    """Say what happened, the same way each time: aiohttp's own texts hold memory addresses."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        error = error.certificate_error
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    return str(error) or type(error).__name__
 
 
 def expiry(id_token: str) -> float | None:

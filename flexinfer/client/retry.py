@@ -71,16 +71,17 @@ NEVER = RetryPolicy(attempts=1, resets=0)
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds that a Retry-After header asks for, at most an hour; None without one.
 
+    The names of *headers* are in small letters.
     A date is compared with the answer's own Date when it has one, so that a difference between
     the clocks does not matter.
     """
-    value = headers.get("Retry-After", "").strip()
+    value = headers.get("retry-after", "").strip()
     if value.isascii() and value.isdigit():
         return min(float(value), _LONGEST_RETRY_AFTER)
     then = _date(value)
     if then is None:
         return None
-    now = _date(headers.get("Date", "")) or datetime.now(UTC)
+    now = _date(headers.get("date", "")) or datetime.now(UTC)
     return min(max((then - now).total_seconds(), 0.0), _LONGEST_RETRY_AFTER)
 
 

@@ -27,15 +27,14 @@ from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
-from weakref import WeakSet
 
 import anyio
 
 from flexinfer import hotloop, log
 from flexinfer.client import exchange
-from flexinfer.client.exchange import JSON, Call, ConnectionLostError, Content
+from flexinfer.client.exchange import JSON, Call, ConnectionLostError, Content, Encoder
 from flexinfer.client.lines import MAX_LINE, LineSplitter, LineStream
-from flexinfer.client.pool import open_pool, wait_closed
+from flexinfer.client.pool import Pool
 from flexinfer.client.proxy import proxy_for
 from flexinfer.client.retry import RetryPolicy
 from flexinfer.errors import (
@@ -47,13 +46,12 @@ from flexinfer.errors import (
 )
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-    import aiohttp
     from anyio.abc import TaskGroup
 
     from flexinfer.client.auth import Authorization, Credentials
+    from flexinfer.client.connection import Response
 
 __all__ = ["TIMEOUT", "RequestObserver", "Transport", "default_user_agent"]
 
@@ -101,16 +99,16 @@ class Transport:
             raise ConfigurationError("user_agent must be printable ASCII: it becomes a header")
         self._credentials = credentials
         self._proxy = proxy_for(credentials.server, configured=credentials.proxy_url)
-        self._user_agent = user_agent or default_user_agent()
+        self._encoder = Encoder(
+            credentials.server, user_agent=user_agent or default_user_agent(), proxy=self._proxy
+        )
         self._observe = observe
         self._observe_wait = observe_wait
         self._retry = retry or RetryPolicy()
-        # A semaphore of our own: closing aiohttp's connector cancels those who wait inside it.
         self._slots = anyio.Semaphore(max_connections, fast_acquire=True)
         self._sleep = sleep
-        self._requests: aiohttp.ClientSession | None = None
-        self._watches: aiohttp.ClientSession | None = None
-        self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._requests: Pool | None = None
+        self._watches: Pool | None = None
         self._keeper: TaskGroup | None = None
 
     @property
@@ -124,9 +122,9 @@ class Transport:
             _log.info(
                 "reaching the API server by a proxy", server=self.host, proxy=str(self._proxy)
             )
-        self._requests = open_pool(self._user_agent, self._sockets)
+        self._requests = Pool(self._credentials.server, proxy=self._proxy)
         # A watch occupies its connection for minutes; the informers bound how many there are.
-        self._watches = open_pool(self._user_agent, self._sockets)
+        self._watches = Pool(self._credentials.server, proxy=self._proxy)
         self._keeper = await anyio.create_task_group().__aenter__()
         self._keeper.start_soon(self._credentials.keep)
         return self
@@ -140,7 +138,6 @@ class Transport:
                 for pool in pools:
                     if pool is not None:
                         await pool.close()
-                await wait_closed(self._sockets)
         finally:
             if keeper is not None:
                 keeper.cancel_scope.cancel()
@@ -206,15 +203,11 @@ class Transport:
         call = Call("GET", path, params or {}, accept)
         response = await self._open(call, retry, open_timeout)
         try:
-            yield LineStream(
-                response.content, str(call), idle_timeout=idle_timeout, splitter=splitter
-            )
+            yield LineStream(response, str(call), idle_timeout=idle_timeout, splitter=splitter)
         finally:
             response.close()
 
-    async def _open(
-        self, call: Call, retry: RetryPolicy | None, seconds: float
-    ) -> aiohttp.ClientResponse:
+    async def _open(self, call: Call, retry: RetryPolicy | None, seconds: float) -> Response:
         policy = replace(retry or self._retry, resets=0)
         with anyio.move_on_after(seconds):
             return await self._persist(call, policy, self._begin)
@@ -276,25 +269,22 @@ class Transport:
             response = await self._try(call, authorization, self._requests)
             return await exchange.read(call, response)
 
-    async def _begin(self, call: Call, authorization: Authorization) -> aiohttp.ClientResponse:
+    async def _begin(self, call: Call, authorization: Authorization) -> Response:
         return await self._try(call, authorization, self._watches)
 
-    async def _try(
-        self, call: Call, authorization: Authorization, pool: aiohttp.ClientSession | None
-    ) -> aiohttp.ClientResponse:
+    async def _try(self, call: Call, authorization: Authorization, pool: Pool | None) -> Response:
         """Return a successful answer, its body not read yet."""
         if pool is None:
             raise TransportError(f"{call}: the transport is closed")
         started, code = time.monotonic(), _NO_ANSWER
         try:
-            response = await exchange.send(
-                call, pool, self._credentials, authorization.header, self._proxy
-            )
+            request = self._encoder.encode(call, authorization.header)
+            response = await exchange.send(call, request, pool, self._credentials)
             code = str(response.status)
         finally:
             if self._observe is not None:
                 self._observe(call.method, code, time.monotonic() - started)
-        if exchange.is_success(response):
+        if response.is_success:
             return response
         raise await exchange.failure(call, response)
 

@@ -130,7 +130,7 @@ def free_of_taints(plane: ControlPlane, node: str) -> None:
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the second when it ends while it is read
         return False
 
 

@@ -49,18 +49,18 @@ def test_other_failures_are_not_tried_again() -> None:
     [("0", 0), ("3", 3), (" 7 ", 7), ("99999", 3600), ("9" * 400, 3600)],
 )
 def test_retry_after_in_seconds(value: str, seconds: float) -> None:
-    assert parse_retry_after({"Retry-After": value}) == seconds
+    assert parse_retry_after({"retry-after": value}) == seconds
 
 
 @pytest.mark.parametrize("value", ["", "-1", "1.5", "soon", "\u00b2", "Fri, 99 Jan 2038 00:00:00"])
 def test_a_retry_after_that_means_nothing_is_none(value: str) -> None:
-    assert parse_retry_after({"Retry-After": value}) is None
+    assert parse_retry_after({"retry-after": value}) is None
     assert parse_retry_after({}) is None
 
 
 def test_a_date_is_compared_with_our_clock_when_the_answer_has_no_date() -> None:
     then = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
-    seconds = parse_retry_after({"Retry-After": then})
+    seconds = parse_retry_after({"retry-after": then})
     assert seconds is not None
     assert 90 < seconds <= 100
 
@@ -76,5 +76,5 @@ def test_a_date_is_compared_with_our_clock_when_the_answer_has_no_date() -> None
     ],
 )
 def test_a_date_is_compared_with_the_date_of_the_answer(then: str, seconds: float) -> None:
-    headers = {"Retry-After": then, "Date": "Fri, 01 Jan 2038 00:00:00 GMT"}
+    headers = {"retry-after": then, "date": "Fri, 01 Jan 2038 00:00:00 GMT"}
     assert parse_retry_after(headers) == seconds

@@ -812,11 +812,8 @@ async def test_connections_probe_a_silent_peer(authority: CertificateAuthority) 
         async with transport.stream("/w", idle_timeout=5) as lines:
             await anext(lines)
             assert transport._watches is not None
-            connector = transport._watches.connector
-            assert connector is not None
-            (protocol,) = connector._acquired
-            assert protocol.transport is not None
-            sock = protocol.transport.get_extra_info("socket")
+            (connection,) = transport._watches._open
+            sock = connection.transport.get_extra_info("socket")
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
 

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One HTTP/1.1 connection: a request goes out, its answer comes in, then the next may follow.
+
+httptools parses; here is what is under way. The API server needs no redirects, no cookies, no
+compression and no pipelining, and a client without them costs a third of the CPU: see ADR 10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import TYPE_CHECKING, cast
+
+import httptools
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+# Bytes of a body that wait for their reader; above that the peer has to wait.
+_BUFFER = 256 * 1024
+_FRAMING = frozenset({"content-length", "transfer-encoding"})
+_CLOSED = "the server closed it"
+
+
+class LostError(ConnectionError):
+    """Report a connection that ended with something under way."""
+
+
+class Response:
+    """Be an answer: its status at once, its body as it comes in.
+
+    Reading raises OSError when the body is cut. One reader at a time.
+    """
+
+    __slots__ = (
+        "_chunks",
+        "_connection",
+        "_error",
+        "_fields",
+        "_is_whole",
+        "_size",
+        "_waiter",
+        "is_complete",
+        "status",
+    )
+
+    def __init__(
+        self, connection: Connection, status: int, fields: Sequence[tuple[bytes, bytes]]
+    ) -> None:
+        self.status = status
+        self.is_complete = False
+        self._connection = connection
+        self._fields = fields
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self._error: OSError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_whole = False
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Return the headers by their names in small letters; of a repeated one the last."""
+        return {
+            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self._fields
+        }
+
+    @property
+    def is_success(self) -> bool:
+        """Tell whether the server did what it was asked."""
+        return HTTPStatus.OK <= self.status < HTTPStatus.MULTIPLE_CHOICES
+
+    async def read(self) -> bytes:
+        """Return the whole body, however long it is."""
+        self._is_whole = True
+        self._connection.resume()
+        while not self.is_complete:
+            await self._more()
+        return self._take()
+
+    async def read_some(self) -> bytes:
+        """Return what there is of the body, waiting for some; empty at its end."""
+        while not self._chunks and not self.is_complete:
+            await self._more()
+        return self._take()
+
+    def close(self) -> None:
+        """Give up what has not come yet, and with it the connection."""
+        if not self.is_complete:
+            self._connection.abort()
+
+    def feed(self, data: bytes) -> None:
+        """Take a part of the body."""
+        self._chunks.append(data)
+        self._size += len(data)
+        if self._is_whole:
+            return
+        if self._size > _BUFFER:
+            self._connection.pause()
+        self._wake()
+
+    def end(self) -> None:
+        """Take the end of the body."""
+        self.is_complete = True
+        self._wake()
+
+    def cut(self, error: OSError | None) -> None:
+        """Take that the connection ended, by *error* or as it should.
+
+        The latter is also how a body ends whose length nobody said.
+        """
+        is_framed = not _FRAMING.isdisjoint(self.headers)
+        self._error = error or (LostError(_CLOSED) if is_framed else None)
+        self.end()
+
+    async def _more(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _take(self) -> bytes:
+        """Return what has come, and raise what ended it after that."""
+        if not self._chunks or self._is_whole:
+            self._check()
+        chunks, self._chunks, self._size = self._chunks, [], 0
+        self._connection.resume()
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise LostError(_words(self._error)) from self._error
+
+
+class Connection(asyncio.Protocol):
+    """Be a connection to a server, for one request after the other.
+
+    *on_idle* is called with it when an answer is complete and the next request may come.
+    """
+
+    def __init__(self, *, on_idle: Callable[[Connection], None]) -> None:
+        self._on_idle = on_idle
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._answer: asyncio.Future[Response] | None = None
+        self._response: Response | None = None
+        self._is_paused = False
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether a request may be sent, as far as is known here."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """Return what it writes to; raises LostError when that is gone."""
+        if self._transport is None:
+            raise LostError("the connection is closed")
+        return self._transport
+
+    async def send(self, request: bytes) -> Response:
+        """Send a request and return its answer, of which the head has come.
+
+        Raises LostError when the connection ends before that.
+        """
+        transport = self.transport
+        answer: asyncio.Future[Response] = self._loop.create_future()
+        self._answer = answer
+        transport.write(request)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if answer.cancelled():
+                self.abort()
+            elif answer.exception() is None:
+                answer.result().close()
+            raise
+
+    def abort(self) -> None:
+        """Cut the connection without a goodbye, which a peer that hangs would never answer."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause(self) -> None:
+        """Let the peer wait."""
+        if not self._is_paused and self.is_open:
+            self._is_paused = True
+            self.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Let the peer go on."""
+        if self._is_paused and self.is_open:
+            self._is_paused = False
+            self.transport.resume_reading()
+
+    # What the loop reports
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came; what nobody asked for ends the connection."""
+        if self._answer is None and self._response is None:
+            self.abort()
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._end(LostError(f"this is no answer in HTTP: {error}"))
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End what is under way."""
+        self._transport = None
+        self._end(exc if exc is None or isinstance(exc, OSError) else LostError(str(exc)))
+
+    def _end(self, error: OSError | None) -> None:
+        answer, self._answer = self._answer, None
+        response, self._response = self._response, None
+        if answer is not None and not answer.done():
+            answer.set_exception(LostError(_words(error)))
+        if response is not None:
+            response.cut(error)
+
+    # What the parser reports
+
+    def on_message_begin(self) -> None:
+        """Begin an answer."""
+        self._fields = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header for whoever asks."""
+        self._fields.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Give out the answer; one below 200 only announces another."""
+        status = self._parser.get_status_code()
+        if status < HTTPStatus.OK:
+            return
+        answer, self._answer = self._answer, None
+        if answer is None or answer.done():
+            raise LostError("one more than was asked for")
+        self._response = Response(self, status, self._fields)
+        answer.set_result(self._response)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        if self._response is not None:
+            self._response.feed(body)
+
+    def on_message_complete(self) -> None:
+        """End the answer; the connection is kept if both sides mean to."""
+        response, self._response = self._response, None
+        if response is None:
+            return
+        response.end()
+        self.resume()
+        if self._parser.should_keep_alive() and self.is_open:
+            self._on_idle(self)
+        else:
+            self.abort()
+
+
+def _words(error: OSError | None) -> str:
+    return _CLOSED if error is None else str(error) or type(error).__name__

@@ -135,9 +135,7 @@ async def test_copies_are_where_the_selector_says_and_nowhere_else(
         await eventually(lambda: world.ready("Copied", "1 copies"))
         world.plane.admin.delete(f"/api/v1/namespaces/{three}/configmaps/{world.name}")
         await eventually(lambda: world.text(three) == "second")
-        await eventually(
-            lambda: ("Copied", f"wrote ConfigMap {three}/{world.name}") in world.notes()
-        )
+        await eventually(lambda: ("Copied", f"wrote {one}/{world.name}") in world.notes())
     after = flexinfer.REGISTRY.get_sample_value(metric) or 0.0
     assert after - before == 5
     assert world.text(world.name) == "second"

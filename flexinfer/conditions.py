@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
+__all__ = ["MAX_MESSAGE", "find", "is_true", "normalise", "set_condition", "shorten", "upsert"]
+
 MAX_MESSAGE = 1024
 """Characters that a message keeps; the API allows 32,768, which nobody reads in `kubectl get`."""
 

@@ -33,6 +33,31 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+__all__ = [
+    "AlreadyExistsError",
+    "ApiError",
+    "BadRequestError",
+    "CacheNotSyncedError",
+    "Cause",
+    "ConfigurationError",
+    "ConflictError",
+    "CredentialError",
+    "DeadlineError",
+    "DecodeError",
+    "ExpiredError",
+    "FlexInferError",
+    "ForbiddenError",
+    "InvalidError",
+    "NotFoundError",
+    "NotLeadingError",
+    "NotOursError",
+    "ServerError",
+    "TerminalError",
+    "ThrottledError",
+    "TransportError",
+    "UnauthorizedError",
+]
+
 
 class FlexInferError(Exception):
     """Be the root of every error this package raises."""

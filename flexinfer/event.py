@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from flexinfer.meta.envelope import StoredObject
 
+__all__ = ["CreateEvent", "DeleteEvent", "Event", "UpdateEvent"]
+
 
 @dataclass(frozen=True, slots=True)
 class CreateEvent:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from flexinfer.meta.envelope import ObjectMeta, Tree
     from flexinfer.meta.resource import Resource
 
-__all__ = ["Stage", "add", "guard", "remove"]
+__all__ = ["Stage", "add", "check_name", "guard", "remove"]
 
 # Between two that change one list as fast as they can, ten tries in a row were lost in every
 # thousandth case; half of them wins, so that twenty are lost in one of a million.
@@ -116,7 +116,7 @@ async def add(
     ConflictError when that turns out on the server, when the object is gone or was made anew, or
     when others changed the list twenty times in a row; and what the client raises.
     """
-    edit = _Edit(resource, meta, _checked(name), adding=True)
+    edit = _Edit(resource, meta, check_name(name), adding=True)
     if edit.is_done(meta):
         return meta
     if meta.deletion_timestamp:
@@ -138,7 +138,7 @@ async def remove(
     success. Raises ConflictError when others changed the list twenty times in a row, and what the
     client raises.
     """
-    edit = _Edit(resource, meta, _checked(name), adding=False)
+    edit = _Edit(resource, meta, check_name(name), adding=False)
     if not edit.is_done(meta):
         await _persist(client, edit, field_manager=field_manager)
 
@@ -221,7 +221,8 @@ def _removed(known: ObjectMeta, name: str) -> list[Tree]:
     return operations
 
 
-def _checked(name: str) -> str:
+def check_name(name: str) -> str:
+    """Return the name of a finalizer; raise ConfigurationError unless it is domain/name."""
     if _QUALIFIED.fullmatch(name):
         return name
     raise ConfigurationError(

@@ -10,6 +10,8 @@ The first line of a block says what becomes of it:
 | `yaml apply` | applies it by `kubectl apply --server-side` |
 | `yaml check` | the same with `--dry-run=server` |
 | `sh` | nothing; its first line begins with `# Not run in tests: ` and says why |
+| `sh start` | starts it, and ends it by SIGTERM behind the last block; only in `framework.md` |
+| `python <file>` | writes it to that file, behind what is there; only in `framework.md` |
 | any other | nothing |
 
 A line of output is expected word by word; `…` stands for any text.
@@ -77,6 +79,17 @@ def sections(page: str) -> tuple[Section, ...]:
 def blocks(page: str) -> tuple[Block, ...]:
     """Return every fenced block of *page*."""
     return tuple(_blocks(page.splitlines(), 1))
+
+
+def files(page: str) -> dict[str, str]:
+    """Return the files that the `python <file>` blocks of *page* write, each with its text."""
+    found: dict[str, str] = {}
+    for block in blocks(page):
+        if block.words[:1] == ("python",):
+            (name,) = block.words[1:]
+            before = f"{found[name]}\n\n" if name in found else ""
+            found[name] = f"{before}{block.text}\n"
+    return found
 
 
 def table(page: str, heading: str) -> list[Mapping[str, str]]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Server-side apply for controllers: children and status, sent only when something differs.
 
-Imports `client.protocol`, `kinds`, `meta`, `errors` and `log`. All but `applier`, `leftovers`,
-`reverted` and `status` is pure.
+Imports `client.protocol`, `kinds`, `meta`, `errors` and `log`. All but `applier`, `children`,
+`leftovers`, `reverted` and `status` is pure.
 
 - `intent`: an intent without None, its digest, and the live values at its paths.
 - `immutable`: live values carried into an intent where the server allows no other.
@@ -15,6 +15,7 @@ Imports `client.protocol`, `kinds`, `meta`, `errors` and `log`. All but `applier
 - `managers`: fields that we hold under another name, and list entries that others hold too.
 - `reverted`: whose change an apply takes back.
 - `applier`: `Applier`, for what an object owns.
+- `children`: `apply_children`, for all objects of one kind that an object owns.
 - `status`: `StatusWriter`, for the status of the object itself.
 
 Invariants: an object that is not ours is never written, and deleted only when its owner is gone
@@ -24,6 +25,7 @@ intent and same live values at its paths send nothing.
 """
 
 from flexinfer.apply.applier import Applied, Applier
+from flexinfer.apply.children import AppliedChildren, apply_children
 from flexinfer.apply.live import LiveClient
 from flexinfer.apply.memory import Outcome
 from flexinfer.apply.reverted import Claim, Reverted, RevertObserver
@@ -31,6 +33,7 @@ from flexinfer.apply.status import StatusWriter
 
 __all__ = [
     "Applied",
+    "AppliedChildren",
     "Applier",
     "Claim",
     "LiveClient",
@@ -38,4 +41,5 @@ __all__ = [
     "RevertObserver",
     "Reverted",
     "StatusWriter",
+    "apply_children",
 ]

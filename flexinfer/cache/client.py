@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     T = TypeVar("T", bound=Object)
 
+__all__ = ["CacheClient"]
+
 # Those whose answer is the object itself; `scale` and the like answer with another kind.
 _WHOLE_OBJECT = frozenset({"", "status"})
 

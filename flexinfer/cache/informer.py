@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     EventHandler = Callable[[Event], object]
 
+__all__ = ["Informer", "InformerOptions"]
+
 T = TypeVar("T", bound=Object)
 
 _log = log.get_logger(__name__)
@@ -121,6 +123,14 @@ class Informer:
         Raises ConfigurationError when there is no such index.
         """
         return self._store.by_index(name, value)
+
+    def keys(self) -> Sequence[NamespacedName]:
+        """Return the names of all objects, in unspecified order: what a `map_to` may want."""
+        return [item.meta.key for item in self._store.objects()]
+
+    def keys_by_index(self, name: str, value: str) -> Sequence[NamespacedName]:
+        """Return the names of what `by_index` returns; raises as that does."""
+        return [item.meta.key for item in self._store.by_index(name, value)]
 
     def decode(self, kind: type[T], item: StoredObject) -> T:
         """Return an object that was read here as a model; a second time it costs nothing.

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from flexinfer.meta.resource import Resource
     from flexinfer.meta.selector import Selector
 
+__all__ = ["Informers"]
+
 
 class Informers:
     """Make each informer once and own the tasks of all of them."""

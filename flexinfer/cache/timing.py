@@ -16,6 +16,8 @@ from flexinfer.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+__all__ = ["Backoff", "TimeSlice", "Timing"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:

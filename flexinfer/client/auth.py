@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Mapping
 
+__all__ = [
+    "SERVICE_ACCOUNT_DIR",
+    "Authorization",
+    "Credentials",
+    "ServiceAccountCredentials",
+    "StaticCredentials",
+    "TokenFileCredentials",
+    "in_cluster",
+]
+
 SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 _log = log.get_logger(__name__)

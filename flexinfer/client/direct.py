@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     T = TypeVar("T", bound=Object)
 
+__all__ = ["DirectClient"]
+
 # client-go's page size: the API server and we hold one page at a time.
 PAGE = 500
 # The reason of a Status for an object that is not there. The API server answers for a kind that

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from flexinfer.client.tls import Pem
     from flexinfer.meta.envelope import Tree
 
+__all__ = ["kubeconfig", "namespace_of"]
+
 DEFAULT_PATH = Path("~/.kube/config")
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     T = TypeVar("T", bound=Object)
 
+__all__ = ["Client", "Patch", "Propagation"]
+
 
 class Propagation(StrEnum):
     """Say what happens to what a deleted object owns."""

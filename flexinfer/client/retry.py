@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from flexinfer.errors import ApiError
 
+__all__ = ["NEVER", "RetryPolicy"]
+
 _BUSY = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 # The share of a wait that is added at random, so that those who were refused together return apart.
 _JITTER = 0.25

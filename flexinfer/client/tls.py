@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     # A file, which is read again, or its content.
     Pem = Path | str
 
+__all__ = ["TlsFiles", "Trust", "client_context"]
+
 _BEGIN = "-----BEGIN CERTIFICATE-----"
 
 _log = log.get_logger(__name__)

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from flexinfer.client.auth import Authorization, Credentials
     from flexinfer.client.connection import Response
 
+__all__ = ["TIMEOUT", "RequestObserver", "Transport", "default_user_agent"]
+
 T = TypeVar("T")
 
 TIMEOUT = 30.0

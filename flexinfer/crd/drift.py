@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+__all__ = ["Drift", "check", "write"]
+
 _DIFF_LINES = 20
 
 

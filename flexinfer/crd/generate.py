@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from flexinfer.meta.envelope import Tree
     from flexinfer.meta.object import Object
 
+__all__ = ["crd_for", "schema_for"]
+
 _STEP = re.compile(r"\.([A-Za-z0-9_-]+)|\[[^\]]*\]")
 _HEAD = {
     "apiVersion": {
@@ -55,7 +57,9 @@ def schema_for(kind: type[Object]) -> Tree:
     root: Tree = {}
     if description := schema.get("description"):
         root["description"] = description
-    root |= {"type": "object", "properties": _HEAD | schema["properties"]}
+    # As people write objects: a base class may have the status, and so have it first.
+    fields = dict(sorted(schema["properties"].items(), key=lambda field: field[0] == "status"))
+    root |= {"type": "object", "properties": _HEAD | fields}
     if required := schema.get("required"):
         root["required"] = required
     if info.rules:

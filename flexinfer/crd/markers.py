@@ -35,6 +35,21 @@ if TYPE_CHECKING:
     from flexinfer.meta.envelope import Tree
     from flexinfer.meta.object import Object
 
+__all__ = [
+    "CustomResource",
+    "Format",
+    "IntOrString",
+    "ListMap",
+    "ListSet",
+    "Nullable",
+    "PreserveUnknown",
+    "PrintColumn",
+    "Rule",
+    "Scale",
+    "custom_resource",
+    "resource",
+]
+
 
 T = TypeVar("T", bound="Object")
 
@@ -258,6 +273,7 @@ def resource(  # noqa: PLR0913 - one keyword for each thing a CRD may say
     """Declare the decorated class as a kind; the kind's name is the class's.
 
     Sets `resource`, which the clients use, and `custom_resource`, which the generators use.
+    Without *columns* the class's `default_columns` are shown, where it has any.
     *rules* check the whole object and may name `self.metadata.name`; *selectable* are JSON paths
     that field selectors may use. Raises ConfigurationError for names that Kubernetes refuses.
     """
@@ -272,7 +288,7 @@ def resource(  # noqa: PLR0913 - one keyword for each thing a CRD may say
             resource=kind.resource,
             short_names=short_names,
             categories=categories,
-            columns=columns,
+            columns=columns or getattr(kind, _DEFAULT_COLUMNS, ()),
             rules=rules,
             status=status,
             scale=scale,
@@ -285,6 +301,12 @@ def resource(  # noqa: PLR0913 - one keyword for each thing a CRD may say
 
 
 _ATTRIBUTE = "custom_resource"
+_DEFAULT_COLUMNS = "default_columns"
+
+
+def is_custom_resource(kind: type[Object]) -> bool:
+    """Tell whether `resource` decorates *kind* itself, not only a class it derives from."""
+    return isinstance(vars(kind).get(_ATTRIBUTE), CustomResource)
 
 
 def custom_resource(kind: type[Object]) -> CustomResource:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from flexinfer.errors import ConfigurationError
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from flexinfer.meta.envelope import Tree
+    from flexinfer.meta.object import Object
+
+__all__ = ["Rule", "cluster_role", "merge", "role"]
 
 _API_VERSION = "rbac.authorization.k8s.io/v1"
 # The order in which people list verbs; others follow in alphabetical order.
@@ -48,6 +51,13 @@ class Rule:
                 "a rule with names allows create, where no name is known yet: "
                 "make create a rule of its own"
             )
+
+    @classmethod
+    def on(cls, kind: type[Object], *verbs: str, subresource: str = "") -> Self:
+        """Allow *verbs* on all objects of *kind*, or on a *subresource* such as `status`."""
+        resource = kind.resource
+        name = f"{resource.plural}/{subresource}" if subresource else resource.plural
+        return cls(groups=(resource.gvk.group,), resources=(name,), verbs=verbs)
 
 
 def merge(rules: Iterable[Rule]) -> tuple[Rule, ...]:

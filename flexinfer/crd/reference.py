@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from flexinfer.meta.envelope import Tree
     from flexinfer.meta.object import Object
 
+__all__ = ["reference_for"]
+
 _LIMITS = (
     ("minimum", "exclusiveMinimum", "≥ {}", "> {}"),
     ("maximum", "exclusiveMaximum", "≤ {}", "< {}"),

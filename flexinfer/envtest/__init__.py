@@ -10,6 +10,7 @@
   closes.
 - `arguments`, `ports`, `certs`: command lines and the files and ports that they name.
 - `apiservers`: further API servers on the same etcd.
+- `crds`: CustomResourceDefinitions in files.
 - `admin`, `audit`: a small client for the harness itself, and the witness of what was sent.
 - `nodes`, `volumes`: simulated machines and their disks.
 - `behaviour`, `stages`, `podstatus`: what kwok, the kubelet of those machines, does to pods.

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from flexinfer.meta.envelope import Tree
 
+__all__ = ["Admin"]
+
 TIMEOUT = 30.0
 """Seconds that an answer may take."""
 FIELD_MANAGER = "envtest"

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from flexinfer.envtest.processes import Processes
 
+__all__ = ["ApiServer"]
+
 
 class ApiServer:
     """Run one more kube-apiserver, with the same authority, tokens and state as the first.

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from flexinfer.meta.envelope import Tree
 
+__all__ = ["AuditEvent", "AuditLevel", "AuditLog", "AuditTrail"]
+
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 """The verbs that change something; server-side apply is a patch."""
 AuditLevel = Literal["Metadata", "Request", "RequestResponse"]

@@ -24,6 +24,8 @@ from flexinfer.envtest.components import COMPONENTS, KUBERNETES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+__all__ = ["MINIMUM_KUBERNETES", "Binaries", "find", "main", "report_to_stderr"]
+
 MINIMUM_KUBERNETES = (1, 32)
 _VERSION_TIMEOUT = 30.0
 

@@ -30,6 +30,8 @@ from flexinfer.errors import FlexInferError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+__all__ = ["MINIMUM_GO", "BinariesError", "BuildCache", "cache_folder", "is_whole"]
+
 MINIMUM_GO = (1, 26)
 _MANIFEST = "manifest.json"
 _TAIL = 2000

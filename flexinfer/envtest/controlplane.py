@@ -22,6 +22,7 @@ from flexinfer.envtest import arguments, binaries, volumes
 from flexinfer.envtest.admin import Admin
 from flexinfer.envtest.apiservers import ApiServer
 from flexinfer.envtest.audit import AuditLevel, AuditLog, AuditTrail
+from flexinfer.envtest.crds import read_crds
 from flexinfer.envtest.eventually import eventually_sync
 from flexinfer.envtest.nodes import Nodes
 from flexinfer.envtest.ports import LOOPBACK, free_ports
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
     from flexinfer.meta.envelope import Tree
 
+__all__ = ["ControlPlane", "KubectlError", "Options"]
+
+_CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _PORT_TRIES = 3
 _KUBECTL_TIMEOUT = 60.0
 _PROBE_TIMEOUT = 2.0
@@ -221,6 +225,19 @@ class ControlPlane:
 
         eventually_sync(exists, within=within, every=0.025)
 
+    def install_crds(self, *paths: str | Path, within: float = 30.0) -> tuple[str, ...]:
+        """Apply CustomResourceDefinitions, wait until they are served, and return their names.
+
+        *paths* are YAML files, and folders of them; other kinds in them are left out. Raises
+        ConfigurationError when no CustomResourceDefinition is there.
+        """
+        names = []
+        for crd in read_crds(paths):
+            names.append(crd["metadata"]["name"])
+            self.admin.apply(f"{_CRDS}/{names[-1]}", crd)
+        self.wait_established(*names, within=within)
+        return tuple(names)
+
     def wait_established(self, *crds: str, within: float = 30.0) -> None:
         """Wait until the kinds of CustomResourceDefinitions, by name, are served.
 
@@ -233,8 +250,7 @@ class ControlPlane:
         eventually_sync(are_served, within=within)
 
     def _is_served(self, crd: str) -> bool:
-        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd}"
-        conditions = self.admin.get(path).get("status", {}).get("conditions") or ()
+        conditions = self.admin.get(f"{_CRDS}/{crd}").get("status", {}).get("conditions") or ()
         return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
     def restart(self, name: str, *, within: float = 30.0) -> None:

@@ -14,6 +14,8 @@ from flexinfer.errors import ApiError, TransportError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+__all__ = ["Eventually", "EventuallySync", "eventually", "eventually_sync"]
+
 T = TypeVar("T")
 
 NOT_YET = (AssertionError, LookupError, ApiError, TransportError)

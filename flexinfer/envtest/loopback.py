@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+__all__ = ["OutsideLoopbackError", "loopback_only"]
+
 _CONNECTS = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg"})
 _LOOKUPS = frozenset({"socket.getaddrinfo", "socket.gethostbyname"})
 _NAMES = frozenset({"", "localhost"})

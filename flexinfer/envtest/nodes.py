@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from flexinfer.envtest.admin import Admin
     from flexinfer.meta.envelope import Tree
 
+__all__ = ["DEFAULT_ZONE", "PROFILES", "Nodes", "Profile"]
+
 _NODES = "/api/v1/nodes"
 _PODS = "/api/v1/pods"
 DEFAULT_ZONE = "zone-a"

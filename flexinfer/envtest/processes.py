@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from flexinfer.meta.envelope import Tree
 
+__all__ = ["ProcessError", "Processes"]
+
 _ANSWER_TIMEOUT = 10.0
 # The components' start is what tests wait for; collecting less often takes a quarter off it.
 _GO = {"GOGC": "200"}

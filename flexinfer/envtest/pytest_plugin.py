@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 
     from flexinfer.envtest.eventually import Eventually, EventuallySync
 
+__all__ = [
+    "anyio_backend",
+    "control_plane",
+    "eventually",
+    "eventually_sync",
+    "namespace",
+    "pytest_terminal_summary",
+]
+
 
 _KEPT = pytest.StashKey[ControlPlane]()
 
@@ -71,6 +80,12 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
     control_plane.wait_service_account(name)
     yield name
     control_plane.admin.delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Give the event loop that `pytest.mark.anyio` runs tests on: aiohttp knows no other."""
+    return "asyncio"
 
 
 @pytest.fixture

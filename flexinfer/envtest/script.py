@@ -46,6 +46,28 @@ if TYPE_CHECKING:
 
     from flexinfer.meta.envelope import Tree
 
+__all__ = [
+    "Action",
+    "Answer",
+    "Bytes",
+    "Close",
+    "Delay",
+    "Drip",
+    "Ending",
+    "HalfClose",
+    "Hang",
+    "KeepAlive",
+    "Lines",
+    "Reset",
+    "Route",
+    "Rupture",
+    "Script",
+    "Step",
+    "Target",
+    "Until",
+    "status_answer",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class KeepAlive:

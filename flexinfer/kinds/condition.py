@@ -10,6 +10,8 @@ from flexinfer.meta.object import Model
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+__all__ = ["ForeignCondition", "find", "is_true"]
+
 
 class ForeignCondition(Model):
     """Be what another controller says about its object.

@@ -11,6 +11,15 @@ from flexinfer.kinds.condition import ForeignCondition
 from flexinfer.meta.object import Model, Object
 from flexinfer.meta.resource import GroupVersionKind, Resource
 
+__all__ = [
+    "Deployment",
+    "DeploymentSpec",
+    "DeploymentStatus",
+    "LabelSelector",
+    "PodTemplate",
+    "TemplateMetadata",
+]
+
 
 class LabelSelector(Model):
     """Be the equality part of a selector; set-based expressions are not read."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from flexinfer.meta.resource import Resource
 
+__all__ = ["ImmutableField", "Policy"]
+
 
 class Policy(StrEnum):
     """Say what happens when an intent asks for another value than the live one."""

@@ -9,6 +9,8 @@ from flexinfer.kinds.condition import ForeignCondition, find, is_true
 from flexinfer.meta.object import Model, Object
 from flexinfer.meta.resource import GroupVersionKind, Resource
 
+__all__ = ["Job", "JobStatus"]
+
 
 class JobStatus(Model):
     """Be what the Job controller saw: pods that run, those of them that are ready, and failures.

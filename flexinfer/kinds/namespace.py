@@ -8,6 +8,8 @@ from typing import ClassVar
 from flexinfer.meta.object import Model, Object
 from flexinfer.meta.resource import GroupVersionKind, Resource
 
+__all__ = ["Namespace", "NamespaceStatus"]
+
 
 class NamespaceStatus(Model):
     """Be what the namespace controller saw; `phase` is Active or Terminating."""

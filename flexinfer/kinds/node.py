@@ -11,6 +11,8 @@ from flexinfer.kinds.condition import ForeignCondition
 from flexinfer.meta.object import Model, Object
 from flexinfer.meta.resource import GroupVersionKind, Resource
 
+__all__ = ["Node", "NodeSpec", "NodeStatus", "Taint"]
+
 
 class Taint(Model):
     """Keep pods without a matching toleration away."""

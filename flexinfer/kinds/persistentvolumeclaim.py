@@ -11,6 +11,8 @@ from flexinfer.kinds.condition import ForeignCondition
 from flexinfer.meta.object import Model, Object
 from flexinfer.meta.resource import GroupVersionKind, Resource
 
+__all__ = ["ClaimResources", "ClaimSpec", "ClaimStatus", "PersistentVolumeClaim"]
+
 
 class ClaimResources(Model):
     """Be the amount of storage asked for, under the key `storage`."""

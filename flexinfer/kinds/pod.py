@@ -9,6 +9,18 @@ from flexinfer.kinds.condition import ForeignCondition
 from flexinfer.meta.object import Model, Object
 from flexinfer.meta.resource import GroupVersionKind, Resource
 
+__all__ = [
+    "Container",
+    "ContainerRunning",
+    "ContainerState",
+    "ContainerStatus",
+    "ContainerTerminated",
+    "ContainerWaiting",
+    "Pod",
+    "PodSpec",
+    "PodStatus",
+]
+
 
 class Container(Model):
     """Be one container of the spec."""

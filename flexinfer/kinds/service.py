@@ -10,6 +10,8 @@ from pydantic import Field
 from flexinfer.meta.object import Model, Object
 from flexinfer.meta.resource import GroupVersionKind, Resource
 
+__all__ = ["Service", "ServicePort", "ServiceSpec"]
+
 
 class ServicePort(Model):
     """Be one port; `target_port` is a number or the name of a container port."""

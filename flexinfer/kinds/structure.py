@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from flexinfer.meta.resource import Resource
 
+__all__ = ["ListMap", "Merge", "Structure"]
+
 
 class Merge(StrEnum):
     """Name a way of merging that is not the default of its type."""

@@ -12,12 +12,14 @@ from pydantic import AfterValidator, Field, PlainSerializer
 from flexinfer.errors import ConfigurationError
 from flexinfer.meta.object import Model
 
+__all__ = ["Condition", "ConditionStatus", "Timestamp"]
+
 # The rules of metav1.Condition, from its kubebuilder markers.
 _TYPE_PATTERN = (
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
     r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
 )
-_REASON_PATTERN = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
+REASON_PATTERN = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
 MAX_MESSAGE = 32768
 
 
@@ -63,7 +65,7 @@ class Condition(Model):
     last_transition_time: Timestamp
     """When the status last changed from one value to another."""
 
-    reason: str = Field(min_length=1, max_length=1024, pattern=_REASON_PATTERN)
+    reason: str = Field(min_length=1, max_length=1024, pattern=REASON_PATTERN)
     """Why, in one CamelCase word that programs may rely on."""
 
     message: str = Field(max_length=MAX_MESSAGE)

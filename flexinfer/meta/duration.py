@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
     from pydantic.json_schema import JsonSchemaValue
 
+__all__ = ["Duration", "NonNegativeDuration"]
+
 _TERM = r"([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)"
 PATTERN = rf"^[+-]?(0|({_TERM})+)$"
 NON_NEGATIVE_PATTERN = rf"^\+?(0|({_TERM})+)$"

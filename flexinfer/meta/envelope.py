@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 
     from flexinfer.meta.resource import Resource
 
+__all__ = [
+    "ObjectMeta",
+    "OwnerReference",
+    "StoredObject",
+    "Tree",
+    "decode_tree",
+    "encode",
+    "encode_sorted",
+    "meta_from",
+]
+
 # An intent or a decoded tree: JSON as plain dicts, the one place where Any is the honest type.
 Tree = dict[str, Any]
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from flexinfer.meta.envelope import StoredObject, Tree
     from flexinfer.meta.resource import NamespacedName
 
+__all__ = ["Model", "Object"]
+
 
 class Model(BaseModel):
     """Be a frozen part of an API object; unknown fields are ignored, as the server prunes them."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
     from pydantic.json_schema import JsonSchemaValue
 
+__all__ = ["NonNegativeQuantity", "Quantity"]
+
 _AMOUNT = (
     r"([0-9]+(\.[0-9]*)?|\.[0-9]+)"
     r"([KMGTPE]i|[numkMGTPE]|[eE][+-]?0*[0-9]{1,2})?$"

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote
 
+__all__ = ["GroupVersionKind", "NamespacedName", "Resource"]
+
 
 class NamespacedName(NamedTuple):
     """Name one object; `namespace` is empty for cluster-scoped kinds."""

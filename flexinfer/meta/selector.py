@@ -16,6 +16,8 @@ from flexinfer.meta.object import Model
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+__all__ = ["LabelSelector", "LabelSelectorRequirement", "Operator", "Requirement", "Selector"]
+
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _MAX_PREFIX = 253

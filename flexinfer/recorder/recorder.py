@@ -70,6 +70,14 @@ class EventRecorder:
         )
         self._observer.observe(identity, fit(note, NOTE))
 
+    def normal(self, regarding: Object | ObjectReference, reason: str, note: str) -> None:
+        """Record what went as it should; *reason* is the action too. As `emit` in all else."""
+        self.emit(regarding, type=EventType.NORMAL, reason=reason, action=reason, note=note)
+
+    def warning(self, regarding: Object | ObjectReference, reason: str, note: str) -> None:
+        """Record what somebody should look at; *reason* is the action too. As `emit` else."""
+        self.emit(regarding, type=EventType.WARNING, reason=reason, action=reason, note=note)
+
 
 def _reference(subject: Object | ObjectReference) -> ObjectReference:
     return subject if isinstance(subject, ObjectReference) else ObjectReference.of(subject)

@@ -26,7 +26,13 @@ PAGES = sorted(
     if "reference" not in path.parts  # generated
 )
 # Read by the process itself, not by what it starts.
-READERS = ("flexinfer/cmd", "flexinfer/client", "controllers", "internal/backends")
+READERS = (
+    "flexinfer/cmd",
+    "flexinfer/client",
+    "flexinfer/program.py",
+    "controllers",
+    "internal/backends",
+)
 DEFAULTS = re.compile(r"DEFAULT_[A-Z0-9_]+")
 
 
@@ -99,12 +105,12 @@ def _container_variables(keys: object) -> set[str]:
     return {variable for key in keys if (variable := getattr(key, "variable", ""))}
 
 
-def constants(*folders: str) -> set[str]:
-    """Return every string constant in the sources below *folders*."""
+def constants(*places: str) -> set[str]:
+    """Return every string constant in the sources that *places* are, or that lie below them."""
     return {
         node.value
-        for folder in folders
-        for path in (ROOT / folder).rglob("*.py")
+        for place in places
+        for path in ([ROOT / place] if place.endswith(".py") else (ROOT / place).rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
@@ -227,3 +233,10 @@ def test_expected_output_is_compared_word_by_word() -> None:
     assert docpages.missing("NAME READY\n\nchat True …", output) == []
     assert docpages.missing("chat   False …\nch… True", output) == ["chat   False …"]
     assert docpages.missing("AGE chat", output) == ["AGE chat"]
+
+
+def test_blocks_of_one_file_are_put_together() -> None:
+    text = (
+        "```python a.py\nA = 1\n```\nthen\n```python b.py\nB = 1\n```\n```python a.py\nC = 1\n```\n"
+    )
+    assert docpages.files(text) == {"a.py": "A = 1\n\n\nC = 1\n", "b.py": "B = 1\n"}

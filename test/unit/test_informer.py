@@ -144,6 +144,8 @@ async def test_reads_choose_by_namespace_labels_and_index() -> None:
         chosen = informer.list(namespace="default", labels=Selector.parse("app=x"))
         assert [item.meta.name for item in chosen] == ["a"]
         assert {item.meta.name for item in informer.by_index("app", "x")} == {"a", "c"}
+        assert {str(key) for key in informer.keys_by_index("app", "x")} == {"default/a", "other/c"}
+        assert sorted(map(str, informer.keys())) == ["default/a", "default/b", "other/c"]
         assert informer.get(KEY) is chosen[0]
         assert len(informer) == len(informer.list()) == 3
         assert "widgets.test.io" in repr(informer)

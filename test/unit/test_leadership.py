@@ -14,13 +14,14 @@ from prometheus_client import CollectorRegistry
 
 from flexinfer.client.auth import StaticCredentials
 from flexinfer.client.transport import Transport
-from flexinfer.cmd.manager import Flags, _election
+from flexinfer.cmd.manager import Flags
 from flexinfer.envtest.eventually import eventually
 from flexinfer.envtest.simulated import ManualClock
 from flexinfer.errors import ConfigurationError, FlexInferError, NotLeadingError
 from flexinfer.leaderelection import FencingToken, LeaderElectionOptions, Leadership
 from flexinfer.leaderelection.elector import Elector
 from flexinfer.leaderelection.term import Term, call_soon
+from flexinfer.program import election
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -207,11 +208,11 @@ async def test_misuse_is_refused() -> None:
 def test_the_flags_say_where_the_lease_is(monkeypatch: pytest.MonkeyPatch) -> None:
     outside = StaticCredentials("https://127.0.0.1:1")
     monkeypatch.delenv("POD_NAMESPACE", raising=False)
-    assert _election(Flags(), outside) is None
+    assert election("program", Flags(), outside) is None
     with pytest.raises(ConfigurationError, match="give --leader-election-namespace"):
-        _election(Flags(leader_elect=True), outside)
+        election("program", Flags(leader_elect=True), outside)
     monkeypatch.setenv("POD_NAMESPACE", "of-the-pod")
-    chosen = _election(Flags(leader_elect=True), outside)
+    chosen = election("program", Flags(leader_elect=True), outside)
     assert chosen is not None
     assert (chosen.namespace, chosen.name) == ("of-the-pod", "flexinfer-manager")
     flags = Flags(
@@ -220,6 +221,6 @@ def test_the_flags_say_where_the_lease_is(monkeypatch: pytest.MonkeyPatch) -> No
         leader_election_namespace="given",
         leader_elect_lease_duration=30,
     )
-    chosen = _election(flags, outside)
+    chosen = election("program", flags, outside)
     assert chosen is not None
     assert (chosen.namespace, chosen.name, chosen.lease_duration) == ("given", "other", 30)

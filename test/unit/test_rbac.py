@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from flexinfer.crd.rbac import Rule, cluster_role, merge, role
 from flexinfer.errors import ConfigurationError
+from flexinfer.kinds.deployment import Deployment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -122,3 +123,12 @@ def test_create_by_name_works_for_subresources_only() -> None:
     with pytest.raises(ConfigurationError, match="make create a rule of its own"):
         Rule(groups=("",), resources=("pods",), verbs=("create",), names=("a",))
     Rule(groups=("",), resources=("serviceaccounts/token",), verbs=("create",), names=("a",))
+
+
+def test_a_rule_on_a_kind_names_it_as_the_api_does() -> None:
+    assert Rule.on(Deployment, "get", "list") == Rule(
+        groups=("apps",), resources=("deployments",), verbs=("get", "list")
+    )
+    assert Rule.on(Deployment, "patch", subresource="status").resources == ("deployments/status",)
+    with pytest.raises(ConfigurationError, match="no verbs"):
+        Rule.on(Deployment)

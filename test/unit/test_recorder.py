@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from flexinfer.envtest.script import Action
     from flexinfer.meta.envelope import Tree
+    from flexinfer.recorder.series import Identity
 
 EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 CREATED = Answer(201, body={"metadata": {"name": "e"}})
@@ -475,6 +476,23 @@ def test_impossible_settings_are_refused() -> None:
             EventBroadcaster(client, refresh=refresh, registry=CollectorRegistry())
     with pytest.raises(ConfigurationError, match="the controller of a recorder is empty"):
         EventBroadcaster(client, registry=CollectorRegistry()).recorder(" ")
+
+
+def test_what_is_short_says_type_and_action_by_itself() -> None:
+    seen: list[tuple[str, str, str, str]] = []
+
+    class Noting:
+        def observe(self, identity: Identity, note: str) -> None:
+            seen.append((identity.type, identity.reason, identity.action, note))
+
+    recorder = EventRecorder(Noting(), "c")
+    subject = ObjectReference("v1", "ConfigMap", "n", "c")
+    recorder.normal(subject, "Copied", "one copy")
+    recorder.warning(subject, "Refused", "no copy")
+    assert seen == [
+        ("Normal", "Copied", "Copied", "one copy"),
+        ("Warning", "Refused", "Refused", "no copy"),
+    ]
 
 
 def test_the_rights_that_recording_needs() -> None:

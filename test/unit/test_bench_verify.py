@@ -35,7 +35,7 @@ def item(number: int, uid: str = "u") -> Tree:
 def child(number: int, uid: str = "u") -> Tree:
     """The child of that Item."""
     name = fixture.name_of(number)
-    owner = {"apiVersion": "bench.flexinfer.ai/v1", "kind": "Item", "name": name}
+    owner: Tree = {"apiVersion": "bench.flexinfer.ai/v1", "kind": "Item", "name": name}
     owner |= {"uid": f"{uid}{number}", "controller": True, "blockOwnerDeletion": True}
     return {
         "metadata": {"name": name, "labels": {"a": "b"}, "ownerReferences": [owner]},

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _TAIL = 2000
 _END_WITHIN = 20.0
+_SAY_EVERY = 30.0
 READY_WITHIN = 120.0
 
 
@@ -60,8 +61,11 @@ class Process:
         poll.register(out, select.POLLIN)
         while b"\n" not in self._read:
             left = deadline - time.perf_counter()
-            if left <= 0 or not poll.poll(left * 1000):
+            if left <= 0:
                 raise self._failure(f"did not say {word!r} within {within:g} s")
+            if not poll.poll(min(left, _SAY_EVERY) * 1000):
+                print(f"==> Waiting for {word!r}, {max(left, 0):.0f} s at most", flush=True)
+                continue
             found = os.read(out, 4096)
             if not found:
                 raise self._failure(f"ended before it said {word!r}")

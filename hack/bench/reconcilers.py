@@ -61,6 +61,8 @@ class ItemReconciler:
 def child_of(item: Item) -> Tree:
     """Return the ConfigMap that an Item asks for."""
     return {
+        "apiVersion": ConfigMap.resource.api_version,
+        "kind": ConfigMap.resource.kind,
         "metadata": {"name": item.key.name, "namespace": item.key.namespace, "labels": LABELS},
         "data": {"number": str(item.spec.number), "size": str(len(item.spec.payload))},
     }

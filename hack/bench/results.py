@@ -31,6 +31,12 @@ MOST_GROWTH = 1.2
 """How much dearer an object may be between the larger sizes than between the smaller."""
 
 _ABOVE_READY = "sync"
+_COMPARED = {
+    "watch": ("cpu", "rss"),
+    "idle": ("cpu", "rss"),
+    "startup": ("wall", "cpu"),
+    "help": ("wall", "cpu"),
+}
 _US_PER_S = 1e6
 _KIB_PER_MIB = 1024
 
@@ -40,7 +46,7 @@ class Cost:
     """What a work took of one process.
 
     Wall and CPU seconds, its largest resident size in MiB, and by how much that was more than
-    before the work.
+    before the work; 0 where memory was not looked at.
     """
 
     wall_s: float
@@ -59,15 +65,18 @@ class Row:
     cost: Cost
 
     def tree(self) -> Tree:
-        """Return the line as the file has it."""
+        """Return the line as the file has it, without memory that was not looked at."""
+        memory = {
+            "rss_mib": round(self.cost.rss_mib, 2),
+            "rss_above_ready_mib": round(self.cost.above_mib, 2),
+        }
         return {
             "work": self.work,
             "subject": self.subject,
             "n": self.n,
             "wall_s": round(self.cost.wall_s, 4),
             "cpu_s": round(self.cost.cpu_s, 4),
-            "rss_mib": round(self.cost.rss_mib, 2),
-            "rss_above_ready_mib": round(self.cost.above_mib, 2),
+            **(memory if self.cost.rss_mib else {}),
             "events_per_s": round(self.n / self.cost.wall_s, 1),
         }
 
@@ -97,9 +106,7 @@ def compared(work: str) -> Sequence[str]:
 
     How long updates take is up to who writes them, and how long a process is idle up to us.
     """
-    return {"watch": ("cpu", "rss"), "idle": ("cpu", "rss"), "startup": ("wall", "cpu")}.get(
-        work, ("wall", "cpu", "rss")
-    )
+    return _COMPARED.get(work, ("wall", "cpu", "rss"))
 
 
 def ratios(rows: Iterable[Row], *, ours: str, reference: str) -> list[Tree]:

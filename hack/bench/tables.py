@@ -28,13 +28,17 @@ def measured(rows: Sequence[Tree]) -> str:
                 f"{row['wall_s']:.2f}",
                 f"{row['cpu_s']:.3f}",
                 f"{row['cpu_s'] / row['n'] * _US_PER_S:.0f}" if _is_counted(row) else _NOTHING,
-                f"{row['rss_mib']:.1f}",
-                f"{row['rss_above_ready_mib']:.1f}",
+                _mib(row.get("rss_mib")),
+                _mib(row.get("rss_above_ready_mib")),
                 f"{row['events_per_s']:,.0f}" if _is_counted(row) else _NOTHING,
             )
             for row in rows
         ],
     )
+
+
+def _mib(value: float | None) -> str:
+    return _NOTHING if value is None else f"{value:.1f}"
 
 
 def _is_counted(row: Tree) -> bool:

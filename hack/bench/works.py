@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from flexinfer.envtest.controlplane import ControlPlane
     from hack.bench.peers import Subject
 
-_WITHIN = 300.0
 ROUNDS_OF_WATCH = 20
+_CHUNK = 10_000
 
 
 def say(text: str) -> None:
@@ -41,7 +41,11 @@ class World:
 
     def populate(self, numbers: range) -> None:
         """Create the Items of these numbers."""
-        anyio.run(fixture.populate, self.folder, self.plane.url, numbers)
+        for first in range(numbers.start, numbers.stop, _CHUNK):
+            chunk = range(first, min(first + _CHUNK, numbers.stop))
+            anyio.run(fixture.populate, self.folder, self.plane.url, chunk)
+            if chunk.stop < numbers.stop:
+                say(f"Created {chunk.stop}")
 
     def renew(self, count: int) -> None:
         """Make the world of *count* new Items and no child."""
@@ -55,17 +59,22 @@ class World:
             raise verify.VerificationError(f"{work}: {first} and {subject} left different states")
 
 
+def _within(count: int) -> float:
+    """Return how many seconds so many objects, or updates, may take: ten times what they do."""
+    return 60 + count / 50
+
+
 def sync(world: World, subject: Subject, count: int) -> Cost:
     """List the Items that are there; the subject itself counts them."""
     argv = subject.argv("sync", world.folder, world.plane.url, count)
-    return process.measured(argv, within=_WITHIN)
+    return process.measured(argv, within=_within(count))
 
 
 def reconcile(world: World, subject: Subject, count: int) -> Cost:
     """Reconcile *count* new Items and look at each of them, and at its child, afterwards."""
     world.renew(count)
     argv = subject.argv("reconcile", world.folder, world.plane.url, count)
-    cost = process.measured(argv, within=_WITHIN)
+    cost = process.measured(argv, within=_within(count))
     found = verify.reconciled(
         fixture.items(world.plane), fixture.children(world.plane), count=count
     )
@@ -79,7 +88,7 @@ def watch(world: World, subject: Subject, count: int) -> Cost:
     argv = subject.argv("watch", world.folder, world.plane.url, count)
     arguments = (str(ROUNDS_OF_WATCH), str(world.folder), world.plane.url, str(count))
     writer = (sys.executable, "-m", "hack.bench.writer", *arguments)
-    cost = process.measured(argv, within=_WITHIN, beside=writer)
+    cost = process.measured(argv, within=_within(count * ROUNDS_OF_WATCH), beside=writer)
     world.agree(
         "watch", count, subject.name, verify.watched(fixture.items(world.plane), count=count)
     )

@@ -112,10 +112,12 @@ def test_cheaper_with_size_is_within_and_a_size_that_cost_nothing_gives_no_growt
 
 
 def test_tables_show_every_row_and_who_missed_a_goal() -> None:
-    rows = [row("sync", "flexinfer", 10_000), row("idle", "flexinfer")]
+    no_memory = Row("help", "flexinfer", 1, Cost(1, 1, 0, 0))
+    rows = [row("sync", "flexinfer", 10_000), row("idle", "flexinfer"), no_memory]
     shown = tables.measured([r.tree() for r in rows]).splitlines()
-    assert len(shown) == 4
+    assert len(shown) == 5
     assert "10,000" in shown[2]
+    assert "rss_mib" not in no_memory.tree()
     found: list[Tree] = [
         {"work": "sync", "metric": "cpu", "ratio": 0.1, "goal": 0.2},
         {"work": "sync", "metric": "wall", "ratio": 0.6, "goal": 0.5},

@@ -64,7 +64,8 @@ class Process:
             if left <= 0:
                 raise self._failure(f"did not say {word!r} within {within:g} s")
             if not poll.poll(min(left, _SAY_EVERY) * 1000):
-                print(f"==> Waiting for {word!r}, {max(left, 0):.0f} s at most", flush=True)
+                if left > _SAY_EVERY:
+                    print(f"==> Waiting for {word!r}", flush=True)
                 continue
             found = os.read(out, 4096)
             if not found:

@@ -16,6 +16,7 @@ SAMPLES ?=
 ONCE ?=
 PYTEST_ARGS ?=
 SOAK ?=
+BENCH ?=
 KIND_VERSION := v0.33.0
 KUBECTL := $(BIN)/kubectl
 
@@ -102,10 +103,16 @@ lock: env ## Lock the requirements anew, with hashes
 	  pyproject.toml --extra envtest --group dev --output-file requirements/dev.txt
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
 	  --custom-compile-command "make lock" --allow-unsafe requirements/build.in --output-file requirements/build.txt
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
+	  --custom-compile-command "make lock" requirements/bench.in --output-file requirements/bench.txt
 
 .PHONY: bench
-bench: env control-plane ## Measure informer sync; writes bench-results.json
-	$(BIN)/python -m hack.bench
+bench: env control-plane ## Measure against the peers (needs Go); writes bench-results.json, docs/performance.md
+	$(BIN)/python -m hack.bench $(BENCH)
+
+.PHONY: bench-growth
+bench-growth: env control-plane ## Measure what one more object costs, up to 50,000 (needs Go)
+	$(BIN)/python -m hack.bench --growth $(BENCH)
 
 .PHONY: soak
 soak: env control-plane ## Break things for 10 minutes and see all heal (SOAK="--minutes 30")

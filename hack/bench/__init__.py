@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark: what a process of ours costs, measured on a real API server.
+"""The benchmark: what our processes cost beside those of peers, on one real API server.
 
-`make bench` prints a table and writes `bench-results.json`. One work so far:
+`make bench` measures sync, reconcile, watch and idle; `make bench-growth` what one more object
+costs. Both write `bench-results.json` and the tables of `docs/performance.md`, which says what is
+measured and how to read it.
 
-| work | what is done | measured |
-|---|---|---|
-| sync | an informer lists 10,000 custom resources of 3.2 KB | wall and CPU seconds, RSS in MiB |
+- `kinds`, `reconcilers`, `subject`: our process that is measured.
+- `peer/`, `kopf_peer`: the same on controller-runtime and on kopf; `peers` makes them runnable.
+- `writer`: the process that writes while subjects watch.
+- `fixture`: the objects that are worked on, and their deletion.
+- `measure`, `process`: CPU clock and memory of a process, and the protocol that it keeps.
+- `works`, `idle`, `growth`: the runs.
+- `verify`: what the API server holds after a run; pure.
+- `results`, `tables`: medians, ratios, marginal costs and how they are shown; pure.
+- `report`: the file, and the page.
 
-Each figure is the median of the rounds, less that of an idle process that has the same imports and
-an open transport. Absolute times depend on the machine; compare them within one run.
-
-- `fixture`: the custom resource, and enough of them.
-- `subject`: the process that is measured.
-- `measure`: runs a subject and reads what it cost from the kernel.
-- `results`: medians, the table and the file; pure.
+It may use the whole product, and nothing of the product uses it.
 """

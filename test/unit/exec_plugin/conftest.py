@@ -20,7 +20,6 @@ from flexinfer.envtest.certs import CertificateAuthority
 if TYPE_CHECKING:
     from flexinfer.envtest.scripted import ScriptedServer
 
-
 V1 = API_VERSIONS[0]
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from flexinfer.meta.envelope import Tree
     from test.unit.exec_plugin.conftest import Plugin
 
-
 V1 = API_VERSIONS[0]
 OK = Answer(body="here")
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from flexinfer.envtest.certs import CertificateAuthority
     from test.unit.exec_plugin.conftest import Plugin
 
-
 OK = Answer(body="here")
 
 

@@ -18,7 +18,6 @@ from flexinfer.errors import CredentialError
 if TYPE_CHECKING:
     from test.unit.exec_plugin.conftest import Plugin
 
-
 V1 = API_VERSIONS[0]
 
 

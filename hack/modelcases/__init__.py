@@ -7,5 +7,11 @@ Tables of cases are made of them when a test module is loaded, which is before a
 - `members`: the members of a shared group.
 - `weights`: Models with their claims, Jobs and pods.
 
-May import what the operator consists of. Nothing here runs or waits; times count from a fixed NOW.
+May import what the operator consists of. Nothing here runs or waits; times count from `NOW`.
 """
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from api.flexinfer.v1alpha2.reasons import Phase
 from controllers.model.member import GroupState, Member
+from hack.modelcases import NOW
 
 if TYPE_CHECKING:
     from flexinfer.meta.envelope import Tree
-
-NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def ago(seconds: float) -> datetime:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from api.flexinfer.v1alpha2.model_status import ModelStatus
@@ -15,15 +14,17 @@ from flexinfer.kinds.job import Job
 from flexinfer.kinds.persistentvolumeclaim import PersistentVolumeClaim
 from flexinfer.kinds.pod import Pod
 from flexinfer.meta.envelope import meta_from
+from hack.modelcases import NOW
 from internal.backends.source import parse_source
 from internal.backends.vllm import VLLM
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from flexinfer.meta.envelope import Tree
 
 HUB, PVC, FILE = "HF://o/m", "pvc://weights/sub", "file:///srv/m"
 ENVIRONMENT = {"DEFAULT_FETCH_IMAGE": "registry.example/flexinfer:v1"}
-NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 FAILED_AT = "2026-01-02T03:04:00Z"
 COMPLETE = {"conditions": [{"type": "Complete", "status": "True"}], "succeeded": 1}
 SIZE = '{"bytes": 42, "files": 2}'

@@ -13,7 +13,8 @@ from api.flexinfer.v1alpha2.model_types import Model
 from api.flexinfer.v1alpha2.reasons import Phase
 from controllers.model.member import GroupState, Member, group_of, keeps_loading, member_of
 from flexinfer.meta.envelope import meta_from
-from hack.modelcases.members import NOW, ago, leads
+from hack.modelcases import NOW
+from hack.modelcases.members import ago, leads
 
 if TYPE_CHECKING:
     from flexinfer.meta.envelope import Tree

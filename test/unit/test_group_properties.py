@@ -14,7 +14,8 @@ from api.flexinfer.v1alpha2.reasons import Phase
 from controllers.model.group import elect
 from controllers.model.member import DEMAND, GroupState, Member
 from controllers.model.standing import stand
-from hack.modelcases.members import NOW, member
+from hack.modelcases import NOW
+from hack.modelcases.members import member
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,8 @@ import pytest
 
 from api.flexinfer.v1alpha2.reasons import Phase
 from controllers.model.group import Election, elect
-from hack.modelcases.members import NOW, ago, leads, member
+from hack.modelcases import NOW
+from hack.modelcases.members import ago, leads, member
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

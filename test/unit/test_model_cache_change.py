@@ -13,12 +13,12 @@ from api.flexinfer.v1alpha2.reasons import Reason
 from controllers.model import names
 from flexinfer.kinds.pod import Pod
 from flexinfer.meta.envelope import meta_from
+from hack.modelcases import NOW
 from hack.modelcases.weights import (
     COMPLETE,
     ENVIRONMENT,
     FAILED_AT,
     HUB,
-    NOW,
     PVC,
     annotation,
     cached_status,

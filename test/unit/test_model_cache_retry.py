@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from api.flexinfer.v1alpha2.reasons import Reason
 from controllers.model import names
 from controllers.model.cache_run import retry_delay
-from hack.modelcases.weights import HUB, NOW, annotation, claim, failed, look, made_for, model, pod
+from hack.modelcases import NOW
+from hack.modelcases.weights import HUB, annotation, claim, failed, look, made_for, model, pod
 
 if TYPE_CHECKING:
     from flexinfer.kinds.pod import Pod

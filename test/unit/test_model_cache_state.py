@@ -17,12 +17,12 @@ from controllers.model import names
 from controllers.model.cache import Work
 from controllers.model.cache_run import Seen
 from controllers.model.cache_state import observe
+from hack.modelcases import NOW
 from hack.modelcases.weights import (
     COMPLETE,
     ENVIRONMENT,
     FILE,
     HUB,
-    NOW,
     PVC,
     SIZE,
     annotation,

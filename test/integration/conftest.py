@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from flexinfer.meta.envelope import Tree
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+ZONES = ("zone-a", "zone-b")
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,16 @@ class Models:
 
         return await eventually(claim, within=within)
 
+    async def cordon_zones(self, name: str) -> None:
+        """Cordon both nodes of `h100s`, and wait until the Model has seen it."""
+        for zone in ZONES:
+            self.plane.nodes.cordon(f"{self.namespace}-{zone}")
+
+        def is_seen() -> None:
+            assert self.condition(name, "Schedulable")["reason"] == "NoMatchingNodes"
+
+        await eventually(is_seen, within=45)
+
 
 @pytest.fixture(scope="session")
 def model_crd(control_plane: ControlPlane) -> None:
@@ -162,7 +173,7 @@ def h100s(control_plane: ControlPlane, namespace: str) -> Iterator[Tree]:
     labels = {"test.flexinfer.ai/namespace": namespace}
     names = [
         control_plane.nodes.add("nvidia-h100", f"{namespace}-{zone}", zone=zone, labels=labels)
-        for zone in ("zone-a", "zone-b")
+        for zone in ZONES
     ]
     for name in names:
         free_of_taints(control_plane, name)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
@@ -17,46 +17,30 @@ from api.flexinfer.v1alpha2.model_status import (
     ModelStatus,
     SharedGroupStatus,
 )
-from api.flexinfer.v1alpha2.model_types import Model
 from api.flexinfer.v1alpha2.reasons import Phase, Reason
 from controllers.model import names, status
 from controllers.model.activity import Use, activity
 from controllers.model.cache_state import CacheState
-from controllers.model.decision import Blocked, Plan, Reading, decide, read
+from controllers.model.decision import Blocked, Plan
 from controllers.model.demand import Demand
 from controllers.model.member import GroupState
 from controllers.model.standing import Standing
 from controllers.model.verdict import Observed, Problem
 from flexinfer import conditions
 from flexinfer.kinds.deployment import Deployment
-from flexinfer.kinds.node import Node
 from flexinfer.kinds.pod import Pod
 from flexinfer.meta.envelope import meta_from
 from flexinfer.meta.resource import NamespacedName
+from hack.modelcases import NOW
+from hack.modelcases.plans import META, NO_NODES, plan
 from internal.gpu.accelerator import Accelerator, Vendor
 
 if TYPE_CHECKING:
     from flexinfer.meta.condition import Condition
     from flexinfer.meta.envelope import Tree
 
-NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-META = meta_from({"name": "m", "namespace": "ns", "generation": 3, "uid": "u"})
-SPEC: Tree = {"backend": "llamacpp", "source": "HF://o/m", "config": {"ggufFile": "m.gguf"}}
 H100 = Accelerator(vendor=Vendor.NVIDIA, count=1, architecture="sm_90")
-READY: Tree = {"conditions": [{"type": "Ready", "status": "True"}]}
-NODES = [Node.model_validate({"metadata": meta_from({"name": "n"}), "status": READY})] * 3
-NO_NODES = Blocked(reason=Reason.NO_MATCHING_NODES, message="no node")
 IDLE = Demand(replicas=0, wanted=0, idle="nobody asked")
-
-
-def plan(replicas: int = 1, **spec: object) -> Plan:
-    tree = {**SPEC, "serverless": {"minReplicas": replicas}, **spec}
-    of = Model.model_validate({"metadata": META, "spec": tree})
-    reading = read(of)
-    assert isinstance(reading, Reading), reading
-    found = decide(of, reading, NODES, {})
-    assert isinstance(found, Plan), found
-    return found
 
 
 def deployment(ready: int = 0, wanted: int = 1, **more: object) -> Deployment:

@@ -4,46 +4,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
 from api.flexinfer.v1alpha2.model_status import CacheStatus, SharedGroupStatus
-from api.flexinfer.v1alpha2.model_types import Model
 from api.flexinfer.v1alpha2.reasons import Phase, Reason
 from controllers.model import names
 from controllers.model.cache_state import CacheState
-from controllers.model.decision import Blocked, Plan, Reading, decide, read
+from controllers.model.decision import Blocked, Plan
 from controllers.model.demand import Demand
 from controllers.model.member import GroupState
 from controllers.model.standing import Standing
 from controllers.model.verdict import Observed, Problem, judge
 from flexinfer.kinds.deployment import Deployment
-from flexinfer.kinds.node import Node
 from flexinfer.kinds.pod import Pod
 from flexinfer.meta.envelope import meta_from
+from hack.modelcases import NOW
+from hack.modelcases.plans import META, NO_NODES, plan
 
 if TYPE_CHECKING:
     from flexinfer.meta.envelope import Tree
 
-NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-META = meta_from({"name": "m", "namespace": "ns", "generation": 3, "uid": "u"})
-SPEC: Tree = {"backend": "llamacpp", "source": "HF://o/m", "config": {"ggufFile": "m.gguf"}}
-READY: Tree = {"conditions": [{"type": "Ready", "status": "True"}]}
-NODES = [Node.model_validate({"metadata": meta_from({"name": "n"}), "status": READY})] * 3
-NO_NODES = Blocked(reason=Reason.NO_MATCHING_NODES, message="no node")
 BAD_SPEC = Blocked(reason=Reason.INVALID_SPEC, message="bad spec")
-
-
-def plan(replicas: int = 1, **spec: object) -> Plan:
-    tree = {**SPEC, "serverless": {"minReplicas": replicas}, **spec}
-    of = Model.model_validate({"metadata": META, "spec": tree})
-    reading = read(of)
-    assert isinstance(reading, Reading), reading
-    found = decide(of, reading, NODES, {})
-    assert isinstance(found, Plan), found
-    return found
 
 
 def deployment(

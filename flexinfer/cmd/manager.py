@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path  # noqa: F401 - cyclopts reads annotations that Flags inherits here
+from typing import Literal  # noqa: F401 - so it does
 
 from cyclopts import Parameter
 

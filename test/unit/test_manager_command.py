@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from flexinfer.cmd import app
 from flexinfer.cmd.manager import Flags, manager
 
 if TYPE_CHECKING:
@@ -39,3 +40,13 @@ def test_an_impossible_setting_is_named_as_the_flag_that_was_given(
 ) -> None:
     assert manager(replace(flags, **{setting: value})) == 2
     assert flag in capsys.readouterr().err
+
+
+def test_flags_are_read_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["manager", "--service-account-dir", str(tmp_path), "--log-format", "json"]
+    with pytest.raises(SystemExit) as ended:
+        app(words)
+    assert ended.value.code == 2
+    assert "--service-account-dir and --server go together" in capsys.readouterr().err

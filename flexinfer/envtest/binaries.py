@@ -4,7 +4,8 @@
 The places, in order: the folder `KUBEBUILDER_ASSETS`, `PATH`, the cache folder, and a build from
 the Go modules beside this file into the cache folder. A place that lacks one binary, or whose
 Kubernetes binaries are not of one version that is new enough, is passed over whole.
-`python -m flexinfer.envtest.binaries` prints the folder of kube-apiserver.
+`python -m flexinfer.envtest.binaries` prints the folder of kube-apiserver; with `--check` it only
+says whether they are there or can be built.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -24,7 +26,7 @@ from flexinfer.envtest.components import COMPONENTS, KUBERNETES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["MINIMUM_KUBERNETES", "Binaries", "find", "main", "report_to_stderr"]
+__all__ = ["MINIMUM_KUBERNETES", "Binaries", "check", "find", "main", "report_to_stderr"]
 
 MINIMUM_KUBERNETES = (1, 32)
 _VERSION_TIMEOUT = 30.0
@@ -62,6 +64,21 @@ def find(
     Raises:
         BinariesError: They are nowhere and cannot be built; one sentence that names the cure.
     """
+    there = _installed(environ, report)
+    if there is not None:
+        return there
+    folder = BuildCache(cache_folder(environ), environ, report).ensure()
+    return Binaries({name: folder / name for name in COMPONENTS})
+
+
+def check(environ: Mapping[str, str] = os.environ) -> None:
+    """Raise BinariesError, as `find` does, when they are nowhere and cannot be built."""
+    if _installed(environ, report_to_stderr) is None:
+        BuildCache(cache_folder(environ), environ, report_to_stderr).check()
+
+
+def _installed(environ: Mapping[str, str], report: Callable[[str], None]) -> Binaries | None:
+    """Return those that somebody has put on this machine."""
     for variable in ("KUBEBUILDER_ASSETS", "PATH"):
         search_path = environ.get(variable, "")
         found = _look_in(search_path)
@@ -69,8 +86,7 @@ def find(
             return found
         if found is None and search_path and variable == "KUBEBUILDER_ASSETS":
             report(f"passed over KUBEBUILDER_ASSETS={search_path}: it lacks a binary of ours")
-    folder = BuildCache(cache_folder(environ), environ, report).ensure()
-    return Binaries({name: folder / name for name in COMPONENTS})
+    return None
 
 
 def _look_in(search_path: str) -> Binaries | None:
@@ -114,8 +130,13 @@ def _version(binary: Path) -> tuple[int, ...]:
 
 def main() -> int:
     """Print the folder of the binaries, building them first when they are nowhere."""
+    # `make test` starts this beside the unit tests, where a shell has it ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        print(find().folder)  # noqa: T201 - the Makefile reads it
+        if sys.argv[1:] == ["--check"]:
+            check()
+        else:
+            print(find().folder)  # noqa: T201 - the Makefile reads it
     except BinariesError as error:
         print(error, file=sys.stderr)  # noqa: T201 - one sentence for a person
         return 1

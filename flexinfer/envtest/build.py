@@ -90,16 +90,19 @@ class BuildCache:
         Raises:
             BinariesError: Go is missing or too old, or a build failed; one sentence and its cure.
         """
+        self.check()
         if is_whole(self.folder):
             return self.folder
-        self._check_go()
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         with self._lock():
             if not is_whole(self.folder):
                 self._fill()
         return self.folder
 
-    def _check_go(self) -> None:
+    def check(self) -> None:
+        """Raise BinariesError, as `ensure` does, when they are not there and cannot be built."""
+        if is_whole(self.folder):
+            return
         wanted = ".".join(map(str, MINIMUM_GO))
         cure = (
             f"install Go {wanted} or newer, or name a folder with {', '.join(COMPONENTS)}"

@@ -303,9 +303,20 @@ def test_the_command_fails_with_the_sentence_alone(machine: Machine) -> None:
     assert "install Go" in done.stderr
 
 
-def _command(machine: Machine) -> subprocess.CompletedProcess[str]:
+def test_a_check_builds_nothing(machine: Machine) -> None:
+    done = _command(machine, "--check")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "install Go" in done.stderr
+    machine.install_go()
+    assert _command(machine, "--check").returncode == 0
+    assert not machine.cache.exists()
+    machine.provide("bin")
+    assert _command(machine, "--check").returncode == 0
+
+
+def _command(machine: Machine, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "flexinfer.envtest.binaries"],
+        [sys.executable, "-m", "flexinfer.envtest.binaries", *words],
         env={**os.environ, "KUBEBUILDER_ASSETS": "", **machine.environ},
         capture_output=True,
         text=True,

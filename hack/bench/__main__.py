@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from flexinfer.meta.envelope import Tree
     from hack.bench.results import Row
 
+_TERMINATED = 128 + signal.SIGTERM
 WORKS = ("sync", "reconcile", "watch", "idle")
 
 
@@ -101,6 +103,8 @@ def grow(at: World, sizes: Sizes) -> list[Row]:
 def outcome(at: World, options: argparse.Namespace) -> Tree:
     """Measure, and return the part of the results that this is."""
     sizes = QUICK if options.quick else Sizes()
+    if options.rounds:
+        sizes = replace(sizes, rounds=options.rounds)
     if options.growth:
         rows = grow(at, sizes)
         found = [*(row.tree() for row in rows), *results.marginals(rows)]
@@ -115,7 +119,7 @@ def write(part: Tree, options: argparse.Namespace) -> None:
     name = "growth" if options.growth else "bench"
     section = report.growth_section if options.growth else report.bench_section
     print(f"\n{section(part)}\n")
-    if options.quick or options.only:
+    if options.quick or options.only or options.rounds:
         say("Not written down: this was not a whole run")
         return
     report.merge(report.RESULTS, part)
@@ -129,9 +133,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m hack.bench", description=__doc__)
     parser.add_argument("--growth", action="store_true", help="three sizes instead of peers")
     parser.add_argument("--quick", action="store_true", help="small numbers, to try it")
+    parser.add_argument("--rounds", type=int, help="so many, not three")
     parser.add_argument("--only", action="append", choices=WORKS, help="this work, not all")
     options = parser.parse_args()
     began = time.monotonic()
+    # As Ctrl-C does: what was started is ended, and what was written is removed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
     try:
         with world() as at:
             part = outcome(at, options)

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
+import signal
 import subprocess
 import tempfile
 import time
@@ -22,10 +24,17 @@ _TAIL = 2000
 _END_WITHIN = 20.0
 _SAY_EVERY = 30.0
 READY_WITHIN = 120.0
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
 
 
 class SubjectError(FlexInferError):
     """Say which process did not do what, and how its stderr ends."""
+
+
+def _die_with_parent() -> None:
+    """Let the kernel end it when the harness is killed: it would ask a gone API server for ever."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Process:
@@ -41,6 +50,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             env={**os.environ, **(environment or {})},
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 - one system call, which takes no lock
         )
         self._read = b""
 

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from pathlib import Path
 
 import pytest
 
+from flexinfer.envtest.eventually import eventually_sync
 from hack.bench import measure, process
 from hack.bench.process import SubjectError
 
@@ -87,6 +90,27 @@ def test_a_subject_that_says_nothing_is_ended_at_the_deadline() -> None:
             running.expect("done", within=0.2)
     with pytest.raises(ProcessLookupError):
         os.kill(running.pid, 0)
+
+
+def test_a_subject_ends_when_the_harness_is_killed() -> None:
+    code = (
+        "import os, sys; from hack.bench.process import Process\n"
+        f"it = Process({subject(cpu=60)!r}); it.expect('ready', within=30); it.go()\n"
+        "print(it.pid, flush=True); sys.stdin.read()"
+    )
+    with process.running([sys.executable, "-c", code]) as harness:
+        assert harness._process.stdout is not None
+        pid = int(harness._process.stdout.readline())
+        os.kill(harness.pid, signal.SIGKILL)
+        eventually_sync(lambda: is_gone(pid), within=10)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether it has ended, be it that nobody has asked how."""
+    try:
+        return " Z " in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def test_a_command_that_fails_is_named() -> None:

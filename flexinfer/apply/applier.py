@@ -164,6 +164,7 @@ class Applier:
                 ensure_ours(live, child.kind.resource, child.owner, is_known=True)
                 return live, last
             self._forget_child(child)
+        child.check()  # before anything is asked
         tree = await self._client.live_tree(*child.id)
         return None if tree is None else await self._inherit(child, tree), None
 

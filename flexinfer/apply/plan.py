@@ -72,6 +72,10 @@ class Child:
         check_entries(intent, self.kind.shape)
         return intent
 
+    def check(self) -> None:
+        """Raise for an intent that cannot be completed, as `intent` does."""
+        _ = self.intent
+
     @cached_property
     def asked(self) -> bytes:
         """Return the digest of the complete intent."""

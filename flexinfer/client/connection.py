@@ -232,7 +232,12 @@ class Connection(asyncio.Protocol):
     # What the parser reports
 
     def on_message_begin(self) -> None:
-        """Begin an answer."""
+        """Begin an answer; the first byte of one that nobody waits for is refused.
+
+        Its rest could come after the next request, and would be taken for the answer to that.
+        """
+        if self._answer is None:
+            raise LostError("one more than was asked for")
         self._fields = []
 
     def on_header(self, name: bytes, value: bytes) -> None:

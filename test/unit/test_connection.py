@@ -162,6 +162,18 @@ async def test_an_answer_too_many_is_never_taken_for_the_next() -> None:
         assert server.connections == 2
 
 
+@pytest.mark.parametrize("size", [1, 16, len(OK) - 1])
+async def test_the_rest_of_an_answer_too_many_is_never_taken_for_the_next(size: int) -> None:
+    more = OK.replace(b"ok", b"no")
+    answers = [OK + more[:size]], [more[size:]], [OK]
+    async with peer(*answers) as server, pool(server) as connections:
+        assert await (await ask(connections)).read() == b"ok"
+        (first,) = connections._open
+        assert not first.is_open
+        server.answers = iter([[OK]])
+        assert await (await ask(connections)).read() == b"ok"
+
+
 async def test_what_comes_unasked_ends_an_idle_connection() -> None:
     late = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n"
     async with peer([OK, late], [OK]) as server, pool(server) as connections:

@@ -246,6 +246,21 @@ async def test_a_pool_that_is_closed_keeps_nothing_open() -> None:
             await response.read_some()
 
 
+async def test_a_pool_that_is_closed_opens_nothing_any_more() -> None:
+    async with peer() as server:  # which never answers a TLS handshake
+        connections = Pool(server.url.replace("http", "https"))
+
+        async def connect() -> None:
+            with pytest.raises(ConnectError, match="closed meanwhile"):
+                await ask(connections)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(connect)
+            await eventually(lambda: server.connections == 1)
+            await connections.close()
+            assert all(made.fileno() < 0 for made in connections._sockets)
+
+
 async def test_nobody_there_is_a_connect_error_that_names_the_server() -> None:
     async with peer() as server:
         pass

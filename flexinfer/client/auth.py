@@ -93,6 +93,10 @@ class Endpoint:
         server_name: str | None = None,
         proxy_url: str = "",
     ) -> None:
+        if server_name and not _is_name(server_name):
+            raise ConfigurationError(
+                f"server_name must be a name that a certificate can have, not {server_name!r}"
+            )
         self.server = server
         self.server_name = server_name
         self.proxy_url = proxy_url
@@ -232,7 +236,14 @@ def server_url(server: str, *, has_token: bool) -> str:
     Raises ConfigurationError when it is no URL, or would send a token in clear.
     """
     url = urlsplit(server)
-    if url.scheme not in {"https", "http"} or not url.hostname or url.query or url.fragment:
+    is_sendable = server.isascii() and server.isprintable() and " " not in server
+    if (
+        url.scheme not in {"https", "http"}
+        or not _is_name(url.hostname or "")
+        or not is_sendable
+        or url.query
+        or url.fragment
+    ):
         raise ConfigurationError(
             f"server must be a URL such as https://10.0.0.1:6443, not {server!r}"
         )
@@ -241,6 +252,14 @@ def server_url(server: str, *, has_token: bool) -> str:
     if url.scheme == "http" and has_token:
         raise ConfigurationError(f"server must be https to send a token to it, not {server!r}")
     return server.rstrip("/")
+
+
+def _is_name(host: str) -> bool:
+    """Tell whether *host* can be looked up, and asked of a certificate."""
+    try:
+        return bool(host.encode("idna")) and not host.startswith(".")
+    except UnicodeError:
+        return False
 
 
 def bearer(token: str, source: str) -> str:

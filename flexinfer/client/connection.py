@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # Bytes of a body that wait for their reader; above that the peer has to wait.
 _BUFFER = 256 * 1024
+# What may come before a body; above any head that an API server or a proxy sends.
+_HEAD_LIMIT = 256 * 1024
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
 _CLOSED = "the server closed it"
 
@@ -150,6 +152,7 @@ class Connection(asyncio.Protocol):
         self._fields: list[tuple[bytes, bytes]] = []
         self._answer: asyncio.Future[Response] | None = None
         self._response: Response | None = None
+        self._head_size = 0
         self._is_paused = False
 
     @property
@@ -171,7 +174,7 @@ class Connection(asyncio.Protocol):
         """
         transport = self.transport
         answer: asyncio.Future[Response] = self._loop.create_future()
-        self._answer = answer
+        self._answer, self._head_size = answer, 0
         transport.write(request)
         try:
             return await answer
@@ -214,6 +217,15 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._end(LostError(f"this is no answer in HTTP: {error}"))
+            self.abort()
+        if self._answer is not None:
+            self._count(len(data))
+
+    def _count(self, size: int) -> None:
+        """Bound what comes before the answer's body."""
+        self._head_size += size
+        if self._head_size > _HEAD_LIMIT:
+            self._end(LostError(f"its head is longer than {_HEAD_LIMIT} bytes"))
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:

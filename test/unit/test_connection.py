@@ -155,6 +155,18 @@ async def test_what_is_no_answer_is_a_lost_connection(answer: list[bytes], says:
             await ask(connections)
 
 
+@pytest.mark.parametrize(
+    "piece",
+    [b"x" * 65_536, b"A: " + b"x" * 65_531 + b"\r\n", b"HTTP/1.1 100 Continue\r\n\r\n" * 2048],
+)
+async def test_a_head_without_an_end_is_given_up(piece: bytes) -> None:
+    start = piece if piece.startswith(b"HTTP") else b"HTTP/1.1 200 OK\r\nX: y\r\n"
+    async with peer([start, *[piece] * 1024]) as server, pool(server) as connections:
+        with pytest.raises(LostError, match="its head is longer than 262144 bytes"):
+            await ask(connections)
+        assert server.sent < 512 * len(piece)
+
+
 async def test_an_answer_too_many_is_never_taken_for_the_next() -> None:
     async with peer([OK + OK.replace(b"ok", b"no")], [OK]) as server, pool(server) as connections:
         assert await (await ask(connections)).read() == b"ok"

@@ -228,6 +228,14 @@ class Connection(asyncio.Protocol):
             self._end(LostError(f"its head is longer than {_HEAD_LIMIT} bytes"))
             self.abort()
 
+    def eof_received(self) -> None:
+        """Take that the peer says no more: an idle connection is closed at once.
+
+        TLS reports its end some rounds of the loop later, and a request could be sent meanwhile.
+        """
+        if self._answer is None and self._response is None:
+            self.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """End what is under way."""
         self._transport = None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -12,15 +13,19 @@ import pytest
 
 from flexinfer.client import pool as pools
 from flexinfer.client.auth import StaticCredentials
-from flexinfer.client.connection import LostError
+from flexinfer.client.connection import Connection, LostError
 from flexinfer.client.pool import ConnectError, Pool
 from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
+from flexinfer.envtest.certs import CertificateAuthority
 from flexinfer.envtest.eventually import eventually
+from flexinfer.envtest.script import Answer, HalfClose
+from flexinfer.envtest.scripted import ScriptedServer
 from flexinfer.errors import ConfigurationError, NotFoundError, ServerError, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
 
     from anyio.abc import SocketStream
 
@@ -194,6 +199,26 @@ async def test_what_comes_unasked_ends_an_idle_connection() -> None:
         await eventually(lambda: not first.is_open)
         assert await (await ask(connections)).read() == b"ok"
         assert server.connections == 2
+
+
+async def test_an_idle_connection_whose_peer_left_is_not_offered_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    receive = Connection.eof_received
+
+    def watched(self: Connection) -> None:
+        receive(self)
+        asyncio.get_running_loop().call_soon(lambda: seen.append(self.is_open))
+
+    monkeypatch.setattr(Connection, "eof_received", watched)
+    async with ScriptedServer.start(CertificateAuthority.create(tmp_path)) as server:
+        server.script("GET", "/", Answer(body="ok", then=HalfClose()))
+        credentials = StaticCredentials(server.url, context=client_context(server.ca_pem))
+        async with Transport(credentials) as transport:
+            assert await transport.request("GET", "/") == b"ok"
+            await eventually(lambda: bool(seen))
+            assert seen == [False]
 
 
 async def test_a_connection_is_used_again_only_under_its_context_and_while_it_is_fresh(

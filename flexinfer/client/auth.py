@@ -235,23 +235,28 @@ def server_url(server: str, *, has_token: bool) -> str:
 
     Raises ConfigurationError when it is no URL, or would send a token in clear.
     """
-    url = urlsplit(server)
-    is_sendable = server.isascii() and server.isprintable() and " " not in server
-    if (
-        url.scheme not in {"https", "http"}
-        or not _is_name(url.hostname or "")
-        or not is_sendable
-        or url.query
-        or url.fragment
-    ):
+    if not _is_server(server):
         raise ConfigurationError(
             f"server must be a URL such as https://10.0.0.1:6443, not {server!r}"
         )
+    url = urlsplit(server)
     if url.username is not None:
         raise ConfigurationError("server must not hold a user name: credentials go in the token")
     if url.scheme == "http" and has_token:
         raise ConfigurationError(f"server must be https to send a token to it, not {server!r}")
     return server.rstrip("/")
+
+
+def _is_server(server: str) -> bool:
+    """Tell whether *server* is a URL that requests can be sent to, as it is written."""
+    try:
+        url = urlsplit(server)
+        is_port = url.port != 0
+    except ValueError:
+        return False
+    is_sendable = server.isascii() and server.isprintable() and " " not in server
+    is_whole = url.scheme in {"https", "http"} and _is_name(url.hostname or "") and is_port
+    return is_sendable and is_whole and not url.query and not url.fragment
 
 
 def _is_name(host: str) -> bool:

@@ -388,6 +388,10 @@ async def test_without_a_token_there_is_no_header() -> None:
         f"https://{'a' * 64}.b",
         "https://b\u00fccher.example",
         "https://x/a b",
+        "https://x:0",
+        "https://x:99999",
+        "https://x:port",
+        "https://[::1",
         "https://x/a\r\nX-Y: z",
     ],
 )

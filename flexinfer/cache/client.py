@@ -37,6 +37,7 @@ class WriteClient(Client, Protocol):
         key: NamespacedName,
         *,
         uid: str = "",
+        resource_version: str = "",
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> StoredObject | None:
         """Delete, and return the terminating object, or None when it is gone."""
@@ -155,14 +156,18 @@ class CacheClient:
         key: NamespacedName,
         *,
         uid: str = "",
+        resource_version: str = "",
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> None:
         """Delete an object; with *uid* only if it is still that one (ConflictError).
 
+        With *resource_version* only if nobody changed it since (ConflictError too).
         From then on it reads as gone, or as terminating if that is what the server says.
         """
         shown = [(informer, informer.get(key)) for informer in self._holders(resource, key)]
-        left = await self._direct.delete_object(resource, key, uid=uid, propagation=propagation)
+        left = await self._direct.delete_object(
+            resource, key, uid=uid, resource_version=resource_version, propagation=propagation
+        )
         if left is not None:
             self._wrote(resource, left)
             return

@@ -93,6 +93,10 @@ class Endpoint:
         server_name: str | None = None,
         proxy_url: str = "",
     ) -> None:
+        if server_name and not _is_name(server_name):
+            raise ConfigurationError(
+                f"server_name must be a name that a certificate can have, not {server_name!r}"
+            )
         self.server = server
         self.server_name = server_name
         self.proxy_url = proxy_url
@@ -231,16 +235,36 @@ def server_url(server: str, *, has_token: bool) -> str:
 
     Raises ConfigurationError when it is no URL, or would send a token in clear.
     """
-    url = urlsplit(server)
-    if url.scheme not in {"https", "http"} or not url.hostname or url.query or url.fragment:
+    if not _is_server(server):
         raise ConfigurationError(
             f"server must be a URL such as https://10.0.0.1:6443, not {server!r}"
         )
+    url = urlsplit(server)
     if url.username is not None:
         raise ConfigurationError("server must not hold a user name: credentials go in the token")
     if url.scheme == "http" and has_token:
         raise ConfigurationError(f"server must be https to send a token to it, not {server!r}")
     return server.rstrip("/")
+
+
+def _is_server(server: str) -> bool:
+    """Tell whether *server* is a URL that requests can be sent to, as it is written."""
+    try:
+        url = urlsplit(server)
+        is_port = url.port != 0
+    except ValueError:
+        return False
+    is_sendable = server.isascii() and server.isprintable() and " " not in server
+    is_whole = url.scheme in {"https", "http"} and _is_name(url.hostname or "") and is_port
+    return is_sendable and is_whole and not url.query and not url.fragment
+
+
+def _is_name(host: str) -> bool:
+    """Tell whether *host* can be looked up, and asked of a certificate."""
+    try:
+        return bool(host.encode("idna")) and not host.startswith(".")
+    except UnicodeError:
+        return False
 
 
 def bearer(token: str, source: str) -> str:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # Bytes of a body that wait for their reader; above that the peer has to wait.
 _BUFFER = 256 * 1024
+# What may come before a body; above any head that an API server or a proxy sends.
+_HEAD_LIMIT = 256 * 1024
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
 _CLOSED = "the server closed it"
 
@@ -150,6 +152,7 @@ class Connection(asyncio.Protocol):
         self._fields: list[tuple[bytes, bytes]] = []
         self._answer: asyncio.Future[Response] | None = None
         self._response: Response | None = None
+        self._head_size = 0
         self._is_paused = False
 
     @property
@@ -171,7 +174,7 @@ class Connection(asyncio.Protocol):
         """
         transport = self.transport
         answer: asyncio.Future[Response] = self._loop.create_future()
-        self._answer = answer
+        self._answer, self._head_size = answer, 0
         transport.write(request)
         try:
             return await answer
@@ -215,6 +218,23 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._end(LostError(f"this is no answer in HTTP: {error}"))
             self.abort()
+        if self._answer is not None:
+            self._count(len(data))
+
+    def _count(self, size: int) -> None:
+        """Bound what comes before the answer's body."""
+        self._head_size += size
+        if self._head_size > _HEAD_LIMIT:
+            self._end(LostError(f"its head is longer than {_HEAD_LIMIT} bytes"))
+            self.abort()
+
+    def eof_received(self) -> None:
+        """Take that the peer says no more: an idle connection is closed at once.
+
+        TLS reports its end some rounds of the loop later, and a request could be sent meanwhile.
+        """
+        if self._answer is None and self._response is None:
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End what is under way."""
@@ -232,7 +252,12 @@ class Connection(asyncio.Protocol):
     # What the parser reports
 
     def on_message_begin(self) -> None:
-        """Begin an answer."""
+        """Begin an answer; the first byte of one that nobody waits for is refused.
+
+        Its rest could come after the next request, and would be taken for the answer to that.
+        """
+        if self._answer is None:
+            raise LostError("one more than was asked for")
         self._fields = []
 
     def on_header(self, name: bytes, value: bytes) -> None:

@@ -170,13 +170,17 @@ class DirectClient:
         key: NamespacedName,
         *,
         uid: str = "",
+        resource_version: str = "",
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> None:
         """Delete an object; with *uid* only if it is still that one (ConflictError).
 
-        An object that is already gone is a success; a kind that is not served is NotFoundError.
+        With *resource_version* only if nobody changed it since (ConflictError too). An
+        object that is already gone is a success; a kind that is not served is NotFoundError.
         """
-        await self.delete_object(resource, key, uid=uid, propagation=propagation)
+        await self.delete_object(
+            resource, key, uid=uid, resource_version=resource_version, propagation=propagation
+        )
 
     async def delete_object(
         self,
@@ -184,6 +188,7 @@ class DirectClient:
         key: NamespacedName,
         *,
         uid: str = "",
+        resource_version: str = "",
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> StoredObject | None:
         """Delete as `delete` does; return what is left: the terminating object, None if nothing."""
@@ -192,8 +197,9 @@ class DirectClient:
             "kind": "DeleteOptions",
             "propagationPolicy": propagation,
         }
-        if uid:
-            options["preconditions"] = {"uid": uid}
+        conditions = {"uid": uid, "resourceVersion": resource_version}
+        if given := {field: value for field, value in conditions.items() if value}:
+            options["preconditions"] = given
         try:
             answer = await self._transport.request(
                 "DELETE",

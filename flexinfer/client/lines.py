@@ -71,6 +71,8 @@ class LineSplitter:
         return lines
 
     def _keep(self, piece: bytes) -> None:
+        if not piece:
+            return
         before = self._size
         self._size += len(piece)
         if self._size <= self._max_line:

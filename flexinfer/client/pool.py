@@ -46,6 +46,16 @@ class ConnectError(TransportError):
     """Report that there is no connection: nothing was sent."""
 
 
+class _Tunnel(Connection):
+    """Be a connection to a proxy until TLS begins in it."""
+
+    def __init__(self) -> None:
+        super().__init__(on_idle=Connection.abort)
+
+    def on_message_complete(self) -> None:
+        """Stay: whatever an answer to CONNECT says of its length, the tunnel follows (RFC 9110)."""
+
+
 class _Idle(NamedTuple):
     connection: Connection
     context: ssl.SSLContext | None
@@ -67,6 +77,7 @@ class Pool:
         self._sweeper: asyncio.TimerHandle | None = None
         self._open: WeakSet[Connection] = WeakSet()
         self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._opening: set[anyio.CancelScope] = set()
         self._is_closed = False
 
     async def send(
@@ -79,7 +90,7 @@ class Pool:
         when there is no connection to be had, and LostError when one ended before the answer.
         """
         secure = context if self._is_secure else None
-        connection = self._reuse(secure) or await self._connect(secure, server_name)
+        connection = self._reuse(secure) or await self._begin(secure, server_name)
         return await connection.send(request)
 
     async def close(self) -> None:
@@ -88,6 +99,8 @@ class Pool:
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._idle.clear()
+        for scope in self._opening:
+            scope.cancel()
         for connection in self._open:
             connection.abort()
         with anyio.move_on_after(_GOODBYE_SECONDS):
@@ -124,9 +137,23 @@ class Pool:
         again = self._idle[0].since - oldest if self._idle else None
         self._sweeper = None if again is None else loop.call_later(again, self._sweep)
 
+    async def _begin(self, context: ssl.SSLContext | None, server_name: str | None) -> Connection:
+        """Connect, unless the pool is closed meanwhile."""
+        with anyio.CancelScope() as scope:
+            self._opening.add(scope)
+            try:
+                connection = await self._connect(context, server_name)
+            finally:
+                self._opening.discard(scope)
+            if not self._is_closed:
+                return connection
+            connection.abort()
+        raise ConnectError(f"not connected to {self._server}: closed meanwhile")
+
     async def _connect(self, context: ssl.SSLContext | None, server_name: str | None) -> Connection:
         connection = Connection(on_idle=partial(self._keep, context))
-        name = (server_name or self._host) if context is not None else None
+        # A dot at the end is for the resolver; no certificate has it.
+        name = (server_name or self._host).rstrip(".") if context is not None else None
         if self._proxy is not None and context is not None:
             tunnel = await self._tunnel(self._proxy)
             opening = partial(_upgrade, tunnel, connection, context, name)
@@ -163,7 +190,7 @@ class Pool:
         target = f"[{self._host}]" if ":" in self._host else self._host
         lines = [f"CONNECT {target}:{self._port} HTTP/1.1", f"Host: {target}:{self._port}"]
         lines += [f"{name}: {value}" for name, value in proxy.headers.items()]
-        tunnel = Connection(on_idle=Connection.abort)
+        tunnel = _Tunnel()
         try:
             await _open(await self._dial(), tunnel, None, None)
             answer = await tunnel.send("\r\n".join((*lines, "", "")).encode("latin-1"))

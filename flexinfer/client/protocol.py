@@ -95,9 +95,11 @@ class Client(Protocol):
         key: NamespacedName,
         *,
         uid: str = "",
+        resource_version: str = "",
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> None:
         """Delete an object; with *uid* only if it is still that one (ConflictError).
 
-        An object that is already gone is a success.
+        With *resource_version* only if nobody changed it since (ConflictError too). An
+        object that is already gone is a success.
         """

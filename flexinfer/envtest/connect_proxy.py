@@ -46,7 +46,8 @@ class Tunnel:
 class ConnectProxy:
     """Tunnel to where the routes lead; make one with `start`.
 
-    `answer` is the status that every CONNECT gets; all but 200 refuse it.
+    `answer` is the status that every CONNECT gets; all but 200 refuse it. `fields` are the header
+    lines of an answer that opens a tunnel, each with its line end.
     """
 
     def __init__(self, url: str, routes: Mapping[str, str]) -> None:
@@ -54,6 +55,7 @@ class ConnectProxy:
         self.routes = dict(routes)
         self.tunnels: list[Tunnel] = []
         self.answer = _ESTABLISHED
+        self.fields = ""
 
     @classmethod
     @asynccontextmanager
@@ -94,8 +96,8 @@ class ConnectProxy:
         headers = {name.lower(): value.strip() for name, _, value in pairs}
         self.tunnels.append(Tunnel(target, headers))
         status = self._status(method, target)
-        length = "" if status == _ESTABLISHED else "Content-Length: 0\r\n"
-        await client.send(f"HTTP/1.1 {status} Tunnel\r\n{length}\r\n".encode("latin-1"))
+        fields = self.fields if status == _ESTABLISHED else "Content-Length: 0\r\n"
+        await client.send(f"HTTP/1.1 {status} Tunnel\r\n{fields}\r\n".encode("latin-1"))
         if status == _ESTABLISHED:
             route = urlsplit(self.routes[target])
             async with await anyio.connect_tcp(route.hostname or "", route.port or 443) as server:

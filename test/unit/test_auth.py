@@ -376,11 +376,34 @@ async def test_without_a_token_there_is_no_header() -> None:
 
 
 @pytest.mark.parametrize(
-    "server", ["", "127.0.0.1:6443", "ftp://x", "https://", "https://a:b@c", "https://x?y=1"]
+    "server",
+    [
+        "",
+        "127.0.0.1:6443",
+        "ftp://x",
+        "https://",
+        "https://a:b@c",
+        "https://x?y=1",
+        "https://a..b",
+        f"https://{'a' * 64}.b",
+        "https://b\u00fccher.example",
+        "https://x/a b",
+        "https://x:0",
+        "https://x:99999",
+        "https://x:port",
+        "https://[::1",
+        "https://x/a\r\nX-Y: z",
+    ],
 )
 def test_a_server_that_is_no_url_is_refused(server: str) -> None:
     with pytest.raises(ConfigurationError, match="server must"):
         StaticCredentials(server)
+
+
+@pytest.mark.parametrize("name", [".example.org", "a..b", "a" * 64])
+def test_a_server_name_that_no_certificate_has_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="server_name must"):
+        StaticCredentials("https://x", server_name=name)
 
 
 def test_a_token_is_not_sent_in_clear() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -12,15 +13,19 @@ import pytest
 
 from flexinfer.client import pool as pools
 from flexinfer.client.auth import StaticCredentials
-from flexinfer.client.connection import LostError
+from flexinfer.client.connection import Connection, LostError
 from flexinfer.client.pool import ConnectError, Pool
 from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
+from flexinfer.envtest.certs import CertificateAuthority
 from flexinfer.envtest.eventually import eventually
+from flexinfer.envtest.script import Answer, HalfClose
+from flexinfer.envtest.scripted import ScriptedServer
 from flexinfer.errors import ConfigurationError, NotFoundError, ServerError, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
 
     from anyio.abc import SocketStream
 
@@ -155,11 +160,35 @@ async def test_what_is_no_answer_is_a_lost_connection(answer: list[bytes], says:
             await ask(connections)
 
 
+@pytest.mark.parametrize(
+    "piece",
+    [b"x" * 65_536, b"A: " + b"x" * 65_531 + b"\r\n", b"HTTP/1.1 100 Continue\r\n\r\n" * 2048],
+)
+async def test_a_head_without_an_end_is_given_up(piece: bytes) -> None:
+    start = piece if piece.startswith(b"HTTP") else b"HTTP/1.1 200 OK\r\nX: y\r\n"
+    async with peer([start, *[piece] * 1024]) as server, pool(server) as connections:
+        with pytest.raises(LostError, match="its head is longer than 262144 bytes"):
+            await ask(connections)
+        assert server.sent < 512 * len(piece)
+
+
 async def test_an_answer_too_many_is_never_taken_for_the_next() -> None:
     async with peer([OK + OK.replace(b"ok", b"no")], [OK]) as server, pool(server) as connections:
         assert await (await ask(connections)).read() == b"ok"
         assert await (await ask(connections)).read() == b"ok"
         assert server.connections == 2
+
+
+@pytest.mark.parametrize("size", [1, 16, len(OK) - 1])
+async def test_the_rest_of_an_answer_too_many_is_never_taken_for_the_next(size: int) -> None:
+    more = OK.replace(b"ok", b"no")
+    answers = [OK + more[:size]], [more[size:]], [OK]
+    async with peer(*answers) as server, pool(server) as connections:
+        assert await (await ask(connections)).read() == b"ok"
+        (first,) = connections._open
+        assert not first.is_open
+        server.answers = iter([[OK]])
+        assert await (await ask(connections)).read() == b"ok"
 
 
 async def test_what_comes_unasked_ends_an_idle_connection() -> None:
@@ -170,6 +199,26 @@ async def test_what_comes_unasked_ends_an_idle_connection() -> None:
         await eventually(lambda: not first.is_open)
         assert await (await ask(connections)).read() == b"ok"
         assert server.connections == 2
+
+
+async def test_an_idle_connection_whose_peer_left_is_not_offered_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    receive = Connection.eof_received
+
+    def watched(self: Connection) -> None:
+        receive(self)
+        asyncio.get_running_loop().call_soon(lambda: seen.append(self.is_open))
+
+    monkeypatch.setattr(Connection, "eof_received", watched)
+    async with ScriptedServer.start(CertificateAuthority.create(tmp_path)) as server:
+        server.script("GET", "/", Answer(body="ok", then=HalfClose()))
+        credentials = StaticCredentials(server.url, context=client_context(server.ca_pem))
+        async with Transport(credentials) as transport:
+            assert await transport.request("GET", "/") == b"ok"
+            await eventually(lambda: bool(seen))
+            assert seen == [False]
 
 
 async def test_a_connection_is_used_again_only_under_its_context_and_while_it_is_fresh(
@@ -232,6 +281,21 @@ async def test_a_pool_that_is_closed_keeps_nothing_open() -> None:
         assert all(made.fileno() < 0 for made in connections._sockets)
         with pytest.raises(LostError):
             await response.read_some()
+
+
+async def test_a_pool_that_is_closed_opens_nothing_any_more() -> None:
+    async with peer() as server:  # which never answers a TLS handshake
+        connections = Pool(server.url.replace("http", "https"))
+
+        async def connect() -> None:
+            with pytest.raises(ConnectError, match="closed meanwhile"):
+                await ask(connections)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(connect)
+            await eventually(lambda: server.connections == 1)
+            await connections.close()
+            assert all(made.fileno() < 0 for made in connections._sockets)
 
 
 async def test_nobody_there_is_a_connect_error_that_names_the_server() -> None:

@@ -298,10 +298,16 @@ async def test_delete_names_the_uid_and_what_happens_to_the_owned(
         server.script("DELETE", PATH, Answer(body={"kind": "Status"}))
         await client.delete(WIDGETS, KEY)
         await client.delete(WIDGETS, KEY, uid="u", propagation=Propagation.FOREGROUND)
+        await client.delete(WIDGETS, KEY, uid="u", resource_version="7")
         options = {"apiVersion": "v1", "kind": "DeleteOptions"}
         assert [json.loads(r.body) for r in server.requests] == [
             options | {"propagationPolicy": "Background"},
             options | {"propagationPolicy": "Foreground", "preconditions": {"uid": "u"}},
+            options
+            | {
+                "propagationPolicy": "Background",
+                "preconditions": {"uid": "u", "resourceVersion": "7"},
+            },
         ]
 
 

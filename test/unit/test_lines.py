@@ -50,6 +50,13 @@ def test_exactly_the_lines_above_the_cap_are_replaced(
             assert len(line.head) > cap
 
 
+def test_complete_lines_leave_nothing_behind() -> None:
+    splitter = LineSplitter()
+    for _ in range(10):
+        assert splitter.feed(b"a\n") == [b"a"]
+    assert splitter._parts == []
+
+
 def test_a_line_above_the_cap_is_not_kept_while_it_comes_in() -> None:
     splitter = LineSplitter(1_000_000)
     for _ in range(100):

@@ -261,6 +261,37 @@ async def test_c69_a_proxy_url_with_a_password_tunnels_even_to_loopback(
         assert "proxy-authorization" not in server.requests[0].headers
 
 
+@pytest.mark.parametrize(
+    "fields",
+    ["Content-Length: 0\r\n", "Connection: close\r\n", "Transfer-Encoding: chunked\r\n"],
+)
+async def test_c69_a_tunnel_has_no_length_whatever_the_proxy_says(
+    authority: CertificateAuthority, environment: pytest.MonkeyPatch, fields: str
+) -> None:
+    del environment
+    async with ScriptedServer.start(authority) as server:
+        server.script("GET", "/x", Answer(body="here"))
+        async with ConnectProxy.start({TARGET: server.url}) as proxy:
+            proxy.fields = fields
+            async with Transport(remote(server, proxy_url=proxy.url)) as transport:
+                assert await transport.request("GET", "/x") == b"here"
+
+
+async def test_a_dot_at_the_end_of_the_server_is_no_part_of_its_certificate(
+    authority: CertificateAuthority,
+) -> None:
+    async with ScriptedServer.start(authority) as server:
+        server.script("GET", "/x", Answer(body="here"))
+        async with ConnectProxy.start({"localhost.:6443": server.url}) as proxy:
+            credentials = StaticCredentials(
+                "https://localhost.:6443",
+                context=client_context(server.ca_pem),
+                proxy_url=proxy.url,
+            )
+            async with Transport(credentials) as transport:
+                assert await transport.request("GET", "/x") == b"here"
+
+
 @pytest.mark.parametrize("status", [403, 407, 503])
 async def test_c69_a_proxy_that_refuses_is_named_without_its_password(
     authority: CertificateAuthority, environment: pytest.MonkeyPatch, status: int

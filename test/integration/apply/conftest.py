@@ -91,9 +91,12 @@ class Client(DirectClient):
         key: NamespacedName,
         *,
         uid: str = "",
+        resource_version: str = "",
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> None:
-        await super().delete(resource, key, uid=uid, propagation=propagation)
+        await super().delete(
+            resource, key, uid=uid, resource_version=resource_version, propagation=propagation
+        )
         self._happen()
 
     def _happen(self) -> None:

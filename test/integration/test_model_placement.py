@@ -60,6 +60,10 @@ async def test_nodes_of_two_vendors_are_ambiguous_until_the_spec_names_one(
 ) -> None:
     name = f"{models.namespace}-amd"
     models.plane.nodes.add("amd-mi300", name, zone="zone-a", labels=h100s)
+    # A node that is still tainted as not Ready takes no pods, and so makes nothing ambiguous.
+    await eventually(
+        lambda: not models.plane.admin.get(f"/api/v1/nodes/{name}")["spec"].get("taints")
+    )
     models.create("torn", models.gpu_spec(h100s, gpu={"vendor": "auto"}))
     try:
         async with controller():

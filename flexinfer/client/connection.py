@@ -135,7 +135,7 @@ class Response:
 
     def _check(self) -> None:
         if self._error is not None:
-            raise LostError(_words(self._error)) from self._error
+            raise LostError(cause(self._error)) from self._error
 
 
 class Connection(asyncio.Protocol):
@@ -245,7 +245,7 @@ class Connection(asyncio.Protocol):
         answer, self._answer = self._answer, None
         response, self._response = self._response, None
         if answer is not None and not answer.done():
-            answer.set_exception(LostError(_words(error)))
+            answer.set_exception(LostError(_CLOSED if error is None else cause(error)))
         if response is not None:
             response.cut(error)
 
@@ -293,5 +293,6 @@ class Connection(asyncio.Protocol):
             self.abort()
 
 
-def _words(error: OSError | None) -> str:
-    return _CLOSED if error is None else str(error) or type(error).__name__
+def cause(error: Exception) -> str:
+    """Return what *error* says, or what it is when it says nothing."""
+    return str(error) or type(error).__name__

@@ -13,8 +13,9 @@ from weakref import WeakSet
 import anyio
 from aiohappyeyeballs import start_connection
 
-from flexinfer.client.connection import Connection
+from flexinfer.client.connection import Connection, cause
 from flexinfer.client.failure import phrase
+from flexinfer.client.proxy import PORTS
 from flexinfer.errors import TransportError
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ _HEAD_START_SECONDS = 0.25
 # The sockets of connections that are cut are closed in the loop's next rounds.
 _GOODBYE_SECONDS = 0.5
 _LOOK_EVERY_SECONDS = 0.005
-_PORTS = {"http": 80, "https": 443}
 
 
 class ConnectError(TransportError):
@@ -72,7 +72,7 @@ class Pool:
         url = urlsplit(server)
         self._server, self._proxy = server, proxy
         self._is_secure = url.scheme == "https"
-        self._host, self._port = url.hostname or "", url.port or _PORTS[url.scheme]
+        self._host, self._port = url.hostname or "", url.port or PORTS[url.scheme]
         self._idle: list[_Idle] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._open: WeakSet[Connection] = WeakSet()
@@ -171,7 +171,7 @@ class Pool:
         """Connect to the server, or to the proxy on the way."""
         host, port = self._host, self._port
         if self._proxy is not None:
-            host, port = self._proxy.url.host or "", self._proxy.url.port or _PORTS["http"]
+            host, port = self._proxy.url.host or "", self._proxy.url.port or PORTS["http"]
         try:
             return await start_connection(
                 await _addresses(host, port),
@@ -235,11 +235,6 @@ async def _upgrade(
     if transport is None:
         raise ConnectionAbortedError("closed while TLS began")
     connection.connection_made(transport)
-
-
-def cause(error: Exception) -> str:
-    """Return what *error* says, or what it is when it says nothing."""
-    return str(error) or type(error).__name__
 
 
 def _socket(sockets: WeakSet[socket.socket], address: AddrInfoType) -> socket.socket:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-_PORTS = {"http": 80, "https": 443}
+PORTS = {"http": 80, "https": 443}
+"""The port of a URL that names none, by its scheme."""
 _VARIABLES = {
     "https": ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"),
     "http": ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"),
@@ -67,7 +68,7 @@ def proxy_for(
     if configured:
         return _parse(configured, "proxy-url")
     url = urlsplit(server)
-    host, port = (url.hostname or "").rstrip("."), url.port or _PORTS[url.scheme]
+    host, port = (url.hostname or "").rstrip("."), url.port or PORTS[url.scheme]
     for name in _VARIABLES[url.scheme]:
         if value := environ.get(name, "").strip():
             exempt = environ.get("NO_PROXY") or environ.get("no_proxy") or ""
@@ -139,4 +140,4 @@ def _parse(value: str, setting: str) -> Proxy:
     if url.username is not None:
         pair = f"{unquote(url.username)}:{unquote(url.password or '')}"
         authorization = f"Basic {base64.b64encode(pair.encode()).decode()}"
-    return Proxy(URL.build(scheme="http", host=host, port=port or _PORTS["http"]), authorization)
+    return Proxy(URL.build(scheme="http", host=host, port=port or PORTS["http"]), authorization)

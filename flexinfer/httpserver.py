@@ -68,7 +68,7 @@ class Connections:
         return Connection(self)
 
     def admit(self, new: Connection) -> None:
-        """Take *new* in; when all are taken the first idle one gives its place, else *new* is cut."""
+        """Take *new* in; if there are too many the first idle one is cut for it, or *new* is."""
         if self._is_closing:
             new.abort()
             return

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aiohttp import web
-
 from flexinfer.errors import ConfigurationError
+from flexinfer.routing import Answer, Route
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    from flexinfer.routing import Request
 
 __all__ = ["Check", "Checks", "Report"]
 
@@ -83,12 +84,11 @@ class Checks:
         lines.append(f"{self.endpoint} check {'passed' if healthy else 'failed'}")
         return Report(healthy, "\n".join(lines) + "\n")
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the endpoint's routes for an aiohttp application."""
+    def routes(self) -> list[Route]:
+        """Return the endpoint's routes: all checks, and each of them."""
         return [
-            web.get(f"/{self.endpoint}", self._serve_all),
-            web.get(f"/{self.endpoint}/", self._serve_all),
-            web.get(f"/{self.endpoint}/{{check}}", self._serve_one),
+            Route(f"/{self.endpoint}", self._serve_all),
+            Route(f"/{self.endpoint}/", self._serve_one),
         ]
 
     def _current(self) -> dict[str, Check]:
@@ -97,14 +97,16 @@ class Checks:
             checks.update(group())
         return checks
 
-    async def _serve_all(self, request: web.Request) -> web.Response:
-        report = self.report(exclude=request.query.getall("exclude", []))
+    def _serve_all(self, request: Request) -> Answer:
+        report = self.report(exclude=request.query.get("exclude", ()))
         if report.healthy and "verbose" not in request.query:
             return _answer(200, "ok")
         return _answer(200 if report.healthy else 500, report.text)
 
-    async def _serve_one(self, request: web.Request) -> web.Response:
-        name = request.match_info["check"]
+    def _serve_one(self, request: Request) -> Answer:
+        name = request.name
+        if not name:
+            return self._serve_all(request)
         try:
             reason = self.reason(name)
         except KeyError:
@@ -122,6 +124,6 @@ def _run(check: Check) -> str | None:
     return None if reason is None else " ".join(reason.split())
 
 
-def _answer(status: int, text: str) -> web.Response:
+def _answer(status: int, text: str) -> Answer:
     headers = {"Cache-Control": "no-cache, private", "X-Content-Type-Options": "nosniff"}
-    return web.Response(status=status, text=text, headers=headers)
+    return Answer(status, text.encode(), headers=headers)

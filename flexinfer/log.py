@@ -3,7 +3,7 @@
 
 The level is checked before anything else, so a line that is not written costs a function call.
 Inside a reconcile every line carries `controller`, `namespace`, `name` and `reconcile_id`, which
-the controller binds as context variables. The standard library's loggers, aiohttp's among them,
+the controller binds as context variables. The standard library's loggers, asyncio's among them,
 are written at WARNING and above in the same form. Bodies and tokens are never logged.
 """
 

@@ -1,27 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """The small HTTP servers of a process: probes and metrics.
 
-They listen on every address of the machine unless a host is given, answer GET only, and keep no
-access log. Nothing they serve depends on who asks.
+They listen on every address of the machine unless a host is given, answer GET and HEAD only, and
+keep no access log. Nothing they serve depends on who asks.
 """
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import anyio
-from aiohttp import web
 
 from flexinfer.errors import ConfigurationError
+from flexinfer.httpserver import LIMITS, Connections
 from flexinfer.metrics import render
+from flexinfer.routing import Answer, Route, Routes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from prometheus_client import CollectorRegistry
+
+    from flexinfer.httpserver import Limits
+    from flexinfer.routing import Request
 
 __all__ = ["Address", "metrics_route", "serve"]
 
@@ -78,35 +83,36 @@ class Address:
 
 
 @asynccontextmanager
-async def serve(address: Address, routes: Sequence[web.RouteDef]) -> AsyncIterator[int]:
+async def serve(
+    address: Address, routes: Sequence[Route], *, limits: Limits = LIMITS
+) -> AsyncIterator[int]:
     """Serve *routes* inside the context, and yield the port.
 
     Raises ConfigurationError when the address cannot be listened on.
     """
     listener = address.listen()
     port = int(listener.getsockname()[1])
-    app = web.Application()
-    app.add_routes(routes)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_TIMEOUT)
-    await runner.setup()
+    connections = Connections(Routes(routes), limits=limits)
+    server = await asyncio.get_running_loop().create_server(connections.make, sock=listener)
     try:
-        await web.SockSite(runner, listener).start()
         yield port
     finally:
-        with anyio.CancelScope(shield=True), anyio.move_on_after(2 * _CLOSE_TIMEOUT):
-            await runner.cleanup()
-        listener.close()
+        server.close()
+        with anyio.CancelScope(shield=True):
+            await connections.close(_CLOSE_TIMEOUT)
+            with anyio.move_on_after(_CLOSE_TIMEOUT):
+                await server.wait_closed()
 
 
-def metrics_route(registry: CollectorRegistry) -> web.RouteDef:
+def metrics_route(registry: CollectorRegistry) -> Route:
     """Return the route `/metrics`, in the exposition format that the scraper asks for."""
 
-    async def metrics(request: web.Request) -> web.Response:
-        # Not in a thread: gauges read what the loop is changing.
-        body, content_type = render(request.headers.get("Accept", ""), registry=registry)
-        return web.Response(body=body, headers={"Content-Type": content_type})
+    def metrics(request: Request) -> Answer:
+        # On the loop's thread: gauges read what the loop is changing.
+        body, content_type = render(request.headers.get("accept", ""), registry=registry)
+        return Answer(200, body, content_type)
 
-    return web.get("/metrics", metrics)
+    return Route("/metrics", metrics)
 
 
 def _is_bracketed(host: str) -> bool:

@@ -22,7 +22,6 @@ import yaml
 from flexinfer import log
 from flexinfer.client import exec_plugin
 from flexinfer.client.auth import StaticCredentials, TokenFileCredentials
-from flexinfer.client.oidc import OidcProvider, UserEntry
 from flexinfer.client.proxy import proxy_for
 from flexinfer.client.reload import read_text
 from flexinfer.client.renewal import RenewedCredentials
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from flexinfer.client.auth import Credentials
+    from flexinfer.client.oidc import OidcProvider
     from flexinfer.client.renewal import Issuer
     from flexinfer.client.tls import Pem
     from flexinfer.meta.envelope import Tree
@@ -244,6 +244,9 @@ def _issuer(sections: Tree, selected: _Selected, loaded: _Loaded) -> Issuer | No
 
 
 def _oidc(config: Tree, selected: _Selected) -> OidcProvider:
+    # Late: it brings aiohttp, 11 MiB that no other process need hold.
+    from flexinfer.client.oidc import OidcProvider, UserEntry  # noqa: PLC0415
+
     ca_pem = None
     if inline := config.get("idp-certificate-authority-data"):
         ca_pem = base64.b64decode(inline).decode()

@@ -226,7 +226,7 @@ class OidcProvider:
         proxy = proxy_for(url)
         options: dict[str, Any] = {"ssl": self._tls, "allow_redirects": False}
         if proxy is not None:
-            options |= {"proxy": proxy.url, "proxy_headers": proxy.headers}
+            options |= {"proxy": str(proxy), "proxy_headers": proxy.headers}
         try:
             async with http.request(method, url, data=form, headers=headers, **options) as response:
                 return self._answer(response.status, await response.read(), url)

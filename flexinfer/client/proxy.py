@@ -25,8 +25,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from yarl import URL
-
 from flexinfer.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -43,10 +41,22 @@ _VARIABLES = {
 
 
 @dataclass(frozen=True, slots=True)
+class ProxyUrl:
+    """Be the `http://` URL of a proxy; `host` is an address or a name in ASCII."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}" if self.port == PORTS["http"] else f"http://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
 class Proxy:
     """Be an HTTP proxy; `authorization` is the value of its header, and never part of its text."""
 
-    url: URL
+    url: ProxyUrl
     authorization: str = field(default="", repr=False)
 
     @property
@@ -127,9 +137,9 @@ def _address(host: str) -> Address | None:
 def _parse(value: str, setting: str) -> Proxy:
     try:
         url = urlsplit(value if "://" in value else f"http://{value}")
-        host, port = url.hostname, url.port
+        host, port = _ascii(url.hostname or ""), url.port
     except ValueError:
-        url, host, port = urlsplit(""), None, None
+        url, host, port = urlsplit(""), "", None
     if url.scheme != "http" or not host:
         # The value may hold a password, so it is not repeated.
         raise ConfigurationError(
@@ -140,4 +150,14 @@ def _parse(value: str, setting: str) -> Proxy:
     if url.username is not None:
         pair = f"{unquote(url.username)}:{unquote(url.password or '')}"
         authorization = f"Basic {base64.b64encode(pair.encode()).decode()}"
-    return Proxy(URL.build(scheme="http", host=host, port=port or PORTS["http"]), authorization)
+    return Proxy(ProxyUrl(host, port or PORTS["http"]), authorization)
+
+
+def _ascii(host: str) -> str:
+    """Return a host the way it is looked up; raise ValueError for what is none."""
+    address = _address(host)
+    if address is not None:
+        return str(address)
+    if " " in host or not host.isprintable():
+        raise ValueError(host)
+    return host.encode("idna").decode("ascii")

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
+from flexinfer.crd.docstrings import below_fields
 from flexinfer.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -94,6 +95,12 @@ _FORMAT_CURES = {
 
 class _Generator(GenerateJsonSchema):
     """Generate JSON schema with the differences that are easiest to make at the source."""
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        made = super().model_schema(schema)
+        for name, text in below_fields(schema["cls"]).items():
+            made["properties"][name]["description"] = text
+        return made
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])

@@ -26,7 +26,6 @@ class Model(BaseModel):
         frozen=True,
         alias_generator=to_camel,
         populate_by_name=True,
-        use_attribute_docstrings=True,
         extra="ignore",
     )
 

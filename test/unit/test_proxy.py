@@ -68,6 +68,12 @@ def remote(
         ("https://a.b", {"HTTPS_PROXY": "p:3128"}, "http://p:3128"),
         ("https://a.b", {"HTTPS_PROXY": "http://p"}, "http://p"),
         ("https://a.b", {"HTTPS_PROXY": "http://[fd00::1]:3128/"}, "http://[fd00::1]:3128"),
+        ("https://a.b", {"HTTPS_PROXY": "http://[FD00:0::1]"}, "http://[fd00::1]"),
+        ("https://a.b", {"HTTPS_PROXY": "http://[fe80::1%eth0]:1"}, "http://[fe80::1%eth0]:1"),
+        ("https://a.b", {"HTTPS_PROXY": "http://10.0.0.1:80"}, "http://10.0.0.1"),
+        ("https://a.b", {"HTTPS_PROXY": "http://P.Example:3128"}, "http://p.example:3128"),
+        ("https://a.b", {"HTTPS_PROXY": "http://b\u00fccher.de:1"}, "http://xn--bcher-kva.de:1"),
+        ("https://a.b", {"HTTPS_PROXY": "http://a_b:1/path?x#y"}, "http://a_b:1"),
         ("https://a.b", {"HTTP_PROXY": "http://p:3128"}, None),
         ("https://a.b", {"ALL_PROXY": "http://p:3128"}, "http://p:3128"),
         ("https://a.b", {"ALL_PROXY": "http://p", "HTTPS_PROXY": "http://q"}, "http://q"),
@@ -139,7 +145,18 @@ def test_c69_a_range_covers_its_addresses_and_no_others(
 
 
 @pytest.mark.parametrize(
-    "value", ["https://p:3128", "socks5://p:1080", "http://", "http://p:x", "http://u:secret@[x"]
+    "value",
+    [
+        "https://p:3128",
+        "socks5://p:1080",
+        "http://",
+        "http://p:x",
+        "http://p:65536",
+        "http://u:secret@[x",
+        "http://u:secret@a b",
+        "http://u:secret@a..b",
+        f"http://u:secret@{'a' * 64}.b",
+    ],
 )
 def test_c69_a_proxy_that_cannot_be_used_names_the_setting_and_no_password(value: str) -> None:
     with pytest.raises(ConfigurationError, match="HTTPS_PROXY must be an http:// proxy") as caught:
@@ -148,11 +165,21 @@ def test_c69_a_proxy_that_cannot_be_used_names_the_setting_and_no_password(value
     assert proxy_for("https://a.b", environ={"HTTPS_PROXY": value, "NO_PROXY": "*"}) is None
 
 
-def test_c69_a_password_is_sent_and_never_shown() -> None:
-    proxy = proxy_for("https://a.b", configured="http://me:s%40crt@p:1")
+@pytest.mark.parametrize(
+    ("userinfo", "pair"),
+    [
+        ("me:s%40crt", b"me:s@crt"),
+        ("m%C3%A9:s%3Acrt", "m\u00e9:s:crt".encode()),
+        ("me", b"me:"),
+        (":crt", b":crt"),
+    ],
+)
+def test_c69_a_password_is_sent_and_never_shown(userinfo: str, pair: bytes) -> None:
+    proxy = proxy_for("https://a.b", configured=f"http://{userinfo}@p:1")
     assert proxy is not None
-    word = base64.b64encode(b"me:s@crt").decode()
+    word = base64.b64encode(pair).decode()
     assert proxy.headers == {"Proxy-Authorization": f"Basic {word}"}
+    assert str(proxy) == "http://p:1"
     assert not any(secret in f"{proxy} {proxy!r}" for secret in ("crt", word))
 
 

@@ -17,7 +17,7 @@ from flexinfer.apply.managers import co_owners, duplicated, folding_patch
 from flexinfer.apply.memory import Answer, Outcome
 from flexinfer.apply.ownership import ensure_ours
 from flexinfer.apply.plan import Kind, answer_to, child_of, plan_for, refusal_of
-from flexinfer.apply.request import check_field_manager, is_other_object, with_uid
+from flexinfer.apply.request import check_field_manager, if_absent, is_other_object, with_uid
 from flexinfer.apply.reverted import Witness
 from flexinfer.client.protocol import Patch
 from flexinfer.errors import (
@@ -65,12 +65,11 @@ class Applier:
     """Apply the intents of one controller, sending only those that make a difference.
 
     Weak spots of the memory that makes this so. It is empty after a restart: the first apply of
-    each child costs a GET, and a PATCH that changes nothing. It grows by less than a kilobyte a
-    child until `forget` is called for the owner. What another manager adds to a field whose merge
-    structure `kinds.structure` does not know goes unnoticed in a map, and costs one apply that
-    changes nothing in a list. An intent that was refused is not sent again when only the
-    reason for the refusal went away. And an object that nobody controls can appear under the
-    name between the GET and the first apply, and be taken over.
+    each child that is there costs a GET, and a PATCH that changes nothing. It grows by less than
+    a kilobyte a child until `forget` is called for the owner. What another manager adds to a
+    field whose merge structure `kinds.structure` does not know goes unnoticed in a map, and costs
+    one apply that changes nothing in a list. And an intent that was refused is not sent again
+    when only the reason for the refusal went away.
 
     A client that reads from a cache needs an informer for the kind of each child. Never to be
     called twice at once for one child; the work queue sees to that.
@@ -126,7 +125,12 @@ class Applier:
         child = child_of(self._kind(resource), intent, owner)
         live, last = await self._look(child)
         if live is None:
-            return await self._create(child, Outcome.CREATED)
+            try:
+                return await self._create(child, Outcome.CREATED)
+            except ConflictError:
+                live = await self._ask(child)  # the cache is behind
+            if live is None:
+                return await self._create(child, Outcome.CREATED, has_asked=True)
         if live.meta.deletion_timestamp and child.kind.is_recreated:
             await self._wait_gone(child, live.meta.uid)
             return await self._create(child, Outcome.CREATED)
@@ -154,19 +158,24 @@ class Applier:
     async def _look(self, child: Child) -> tuple[StoredObject | None, Answer | None]:
         """Read from the cache what is known already, from the server what is not.
 
-        Raises NotOursError for what is not ours.
+        What the cache does not have is taken for absent: a create finds out. Raises NotOursError
+        for what is not ours.
         """
         last = self._memory.get(child.owner_id, {}).get(child.id)
+        live = await self._client.read(*child.id)
         if last is not None:
-            live = await self._client.read(*child.id)
             known = (last.owner, last.uid)
             if live is not None and known == (child.owner_uid, live.meta.uid):
                 ensure_ours(live, child.kind.resource, child.owner, is_known=True)
                 return live, last
             self._forget_child(child)
         child.check()  # before anything is asked
+        return None if live is None else await self._ask(child), None
+
+    async def _ask(self, child: Child) -> StoredObject | None:
+        """Read from the server; raise NotOursError for what is not ours."""
         tree = await self._client.live_tree(*child.id)
-        return None if tree is None else await self._inherit(child, tree), None
+        return None if tree is None else await self._inherit(child, tree)
 
     async def _inherit(self, child: Child, tree: Tree) -> StoredObject | None:
         """Make ours what we hold under another name, or by another operation.
@@ -199,9 +208,14 @@ class Applier:
         except NotFoundError as error:
             raise ConflictError(f"{child} is gone; read it again") from error
 
-    async def _create(self, child: Child, outcome: Outcome) -> Applied:
+    async def _create(self, child: Child, outcome: Outcome, *, has_asked: bool = False) -> Applied:
+        """Create what is not there; raise ConflictError when it is.
+
+        With *has_asked* the server said itself that there is none. Then it is not asked for that
+        again, in case it takes no condition of the kind.
+        """
         plan = plan_for(child, None, None)
-        answer = await self._send(child, plan.body)
+        answer = await self._send(child, plan.body if has_asked else if_absent(plan.body))
         return self._done(child, plan, answer, outcome)
 
     async def _update(self, child: Child, live: StoredObject, last: Answer | None) -> Applied:

@@ -62,6 +62,15 @@ def with_uid(body: Tree, uid: str) -> Tree:
     return body | {"metadata": body["metadata"] | {"uid": uid}}
 
 
+def if_absent(body: Tree) -> Tree:
+    """Return *body* bound to there being no object: the server refuses it with 409 if there is.
+
+    An apply to an object must have its resourceVersion or none; what creates one is not asked
+    (seen on 1.37). No object has this one: etcd begins with revision 1 and counts up to write.
+    """
+    return body | {"metadata": body["metadata"] | {"resourceVersion": "1"}}
+
+
 def is_other_object(error: InvalidError) -> bool:
     """Tell whether a 422 means that another object has the name by now."""
     return any(cause.field == "metadata.uid" for cause in error.causes)

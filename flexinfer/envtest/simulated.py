@@ -274,8 +274,9 @@ class SimulatedApi:
         if old is None:
             return self._create(sent)
         metadata = {**old["metadata"], **sent.get("metadata", {})}
-        if metadata["uid"] != old["metadata"]["uid"]:
-            raise ConflictError(f"{key} is another object", reason="Conflict")
+        for field, said in (("uid", "is another object"), ("resourceVersion", "was modified")):
+            if metadata[field] != old["metadata"][field]:
+                raise ConflictError(f"{key} {said}", reason="Conflict")
         new = {**old, **sent, "metadata": metadata}
         if new != old:
             gone = "deletionTimestamp" in metadata and not metadata.get("finalizers")

@@ -41,6 +41,35 @@ async def test_an_object_that_is_not_ours_is_left_untouched_and_named(
         assert b.get(CONFIG_MAP, "settings")["data"] == theirs["data"]
 
 
+async def test_an_object_that_appears_just_before_the_first_apply_is_left_untouched(
+    bench: Connect,
+) -> None:
+    async with bench() as b:
+        theirs = b.config_map("theirs")
+        b.client.meanwhile = lambda: b.admin.create(
+            CONFIG_MAP.collection_path(b.namespace), theirs
+        )
+        with pytest.raises(NotOursError, match="it exists already and has no controller"):
+            await b.applier.apply(CONFIG_MAP, b.config_map("ours"), owner=b.owner)
+        assert b.writes() == [("patch", "configmaps", 409)]
+        found = b.get(CONFIG_MAP, "settings")
+        assert found["data"] == theirs["data"]
+        assert "ownerReferences" not in found["metadata"]
+
+
+async def test_an_object_of_ours_that_appears_just_before_the_first_apply_is_updated(
+    bench: Connect,
+) -> None:
+    async with bench() as b:
+        early = b.config_map("early")
+        early["metadata"]["ownerReferences"] = [b.reference()]
+        b.client.meanwhile = lambda: b.admin.create(CONFIG_MAP.collection_path(b.namespace), early)
+        applied = await b.applier.apply(CONFIG_MAP, b.config_map("ours"), owner=b.owner)
+        assert applied.outcome is Outcome.UPDATED
+        assert b.writes() == [("patch", "configmaps", 409), ("patch", "configmaps", 200)]
+        assert b.get(CONFIG_MAP, "settings")["data"] == b.config_map("ours")["data"]
+
+
 def leave_behind(b: Bench, *, finalizers: Sequence[str] = ()) -> Tree:
     """Make a child of an earlier Widget of the owner's name, which nobody collects.
 

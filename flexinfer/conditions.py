@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flexinfer.meta.condition import Condition, ConditionStatus
+from flexinfer.meta.condition import Condition, ConditionStatus, whole_second
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,8 +42,10 @@ def upsert(conditions: Iterable[Condition], new: Condition, *, now: datetime) ->
     others = [c for c in conditions if c.type != new.type]
     old = find(reversed(list(conditions)), new.type)
     moved = old is None or old.status is not new.status
-    at = now if old is None or moved else old.last_transition_time
-    return normalise([*others, Condition(**{**dict(new), "last_transition_time": at})])
+    at = whole_second(now) if old is None or moved else old.last_transition_time
+    if at != new.last_transition_time:
+        new = new.model_copy(update={"last_transition_time": at})
+    return normalise([*others, new])
 
 
 def set_condition(  # noqa: PLR0913 - the fields of a condition, by keyword

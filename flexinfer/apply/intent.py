@@ -96,7 +96,7 @@ def _entries_at(wanted: list[Tree], found: list[Tree], shape: Shape, rule: ListM
 
 def entry_key(entry: Tree, rule: ListMap) -> tuple[Any, ...]:
     """Return what tells an entry of a list from the others, None where it lacks a key field."""
-    return tuple(entry.get(field, KEY_DEFAULTS.get(field)) for field in rule.keys)
+    return tuple([entry.get(field, KEY_DEFAULTS.get(field)) for field in rule.keys])
 
 
 def check_entries(intent: Tree, shape: Shape) -> None:

@@ -48,7 +48,7 @@ class _Wish(NamedTuple):
 
     def answer(self, live: StoredObject) -> Answer:
         """Return what to remember when *live* is what came of it."""
-        values = values_at(self.intent, live.tree(self.resource), self.shape)
+        values = values_at(self.intent, _shown(live), self.shape)
         return Answer(
             uid=live.meta.uid,
             resource_version=live.meta.resource_version,
@@ -97,9 +97,8 @@ class StatusWriter:
         if last is not None and last.said == said and last.is_of(live.meta):
             return Outcome.UNCHANGED
         wish = _Wish.of(resource, self._shape(resource), status, said)
-        shown = wish.answer(live)
-        if self._is_shown(wish, live, shown, last):
-            self._memory[resource, meta.key] = shown
+        if self._is_shown(wish, live, last):
+            self._memory[resource, meta.key] = wish.answer(live)
             return Outcome.UNCHANGED
         answer = await self._send(resource, live, wish.intent)
         self._memory[resource, meta.key] = wish.answer(answer)
@@ -116,13 +115,11 @@ class StatusWriter:
             self._shapes[resource] = shape_of(structure)
         return self._shapes[resource]
 
-    def _is_shown(
-        self, wish: _Wish, live: StoredObject, shown: Answer, last: Answer | None
-    ) -> bool:
+    def _is_shown(self, wish: _Wish, live: StoredObject, last: Answer | None) -> bool:
         """Tell whether the live status says it already."""
-        if last is not None and last.uid == shown.uid:
-            return (last.asked, last.values) == (shown.asked, shown.values)
-        found = live.tree(wish.resource).get("status") or {}
+        if last is not None and last.uid == live.meta.uid:
+            return last.asked == wish.asked and last.values == wish.answer(live).values
+        found = _shown(live)["status"] or {}
         ours = {"status": {f: v for f, v in found.items() if f not in self._foreign}}
         return canonical(ours, wish.shape) == wish.canonical
 
@@ -154,7 +151,7 @@ class StatusWriter:
 
     async def _replace(self, resource: Resource, live: StoredObject, intent: Tree) -> StoredObject:
         """Write the status of an object that does not fit its schema, which no apply can."""
-        found = live.tree(resource).get("status") or {}
+        found = _shown(live)["status"] or {}
         theirs = {field: value for field, value in found.items() if field in self._foreign}
         version = live.meta.resource_version
         patch: list[Tree] = [
@@ -184,3 +181,8 @@ class StatusWriter:
             self.forget(resource, meta.key)
             raise ConflictError(f"{resource.kind} {meta.key} is gone or was made anew")
         return found
+
+
+def _shown(live: StoredObject) -> Tree:
+    """Return the part of an object that is its status."""
+    return {"status": live.part("status")}

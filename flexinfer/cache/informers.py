@@ -83,10 +83,13 @@ class Informers:
         one there is. Raises ConfigurationError when there is none, or several and no telling
         which.
         """
-        covering = [i for i in self.of(resource) if i.selection.covers(namespace)]
-        for informer in covering:
-            if not informer.selection.is_filtered:
-                return informer
+        covering = []
+        for informer in self.of(resource):
+            selection = informer.selection
+            if selection.covers(namespace):
+                if not selection.is_filtered:
+                    return informer
+                covering.append(informer)
         exact = [i for i in covering if labels is not None and i.selection.labels == labels]
         if len(covering) == 1 or exact:
             return (exact or covering)[0]

@@ -13,7 +13,6 @@ last event, so when that watch ends, a list fills the hole.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
 from flexinfer import log
@@ -279,12 +278,12 @@ class Reflector:
     async def _read(self, lines: LineSource) -> None:
         while batch := await lines.batch():
             self._slice.restart()
-            counts: Counter[str] = Counter()
+            counts: dict[str, int] = {}
             try:
                 for line in batch:
                     await self._slice.pause_if_over()
                     event_type = self._take(line)
-                    counts[event_type] += 1
+                    counts[event_type] = counts.get(event_type, 0) + 1
             finally:
                 for event_type, count in counts.items():
                     if event_type:

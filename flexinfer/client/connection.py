@@ -8,6 +8,7 @@ compression and no pipelining, and a client without them costs a third of the CP
 from __future__ import annotations
 
 import asyncio
+import math
 from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
 
@@ -26,6 +27,10 @@ _CLOSED = "the server closed it"
 
 class LostError(ConnectionError):
     """Report a connection that ended with something under way."""
+
+
+class SilentError(Exception):
+    """Report that nothing came in time; the connection is as it was."""
 
 
 class Response:
@@ -79,10 +84,13 @@ class Response:
             await self._more()
         return self._take()
 
-    async def read_some(self) -> bytes:
-        """Return what there is of the body, waiting for some; empty at its end."""
+    async def read_some(self, *, within: float = math.inf) -> bytes:
+        """Return what there is of the body, waiting for some; empty at its end.
+
+        Raises SilentError when nothing comes *within* so many seconds.
+        """
         while not self._chunks and not self.is_complete:
-            await self._more()
+            await self._more(within)
         return self._take()
 
     def close(self) -> None:
@@ -114,12 +122,21 @@ class Response:
         self._error = error or (LostError(_CLOSED) if is_framed else None)
         self.end()
 
-    async def _more(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
+    async def _more(self, within: float = math.inf) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        # A timer costs a third of a cancel scope, and a watch waits once for each event.
+        timer = None if within == math.inf else loop.call_later(within, self._give_up)
         try:
             await self._waiter
         finally:
             self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+    def _give_up(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(SilentError())
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -89,7 +90,7 @@ class Encoder:
 
     def encode(self, call: Call, authorization: str) -> bytes:
         """Return the request, with an Authorization unless that is empty."""
-        query = f"?{urlencode(call.params, quote_via=quote)}" if call.params else ""
+        query = _query(tuple(call.params.items())) if call.params else ""
         head = (
             f"{call.method} {self._prefix}{call.path}{query} HTTP/1.1\r\n"
             f"{self._fixed}\r\nAccept: {call.accept}\r\n"
@@ -102,6 +103,12 @@ class Encoder:
             return f"{head}{length}\r\n".encode("latin-1")
         head += f"Content-Type: {content.type}\r\nContent-Length: {len(content.body)}\r\n\r\n"
         return head.encode("latin-1") + content.body
+
+
+# Each controller sends the same few, again and again.
+@lru_cache(maxsize=256)
+def _query(params: tuple[tuple[str, str], ...]) -> str:
+    return f"?{urlencode(params, quote_via=quote)}"
 
 
 _WITHOUT_BODY = frozenset({"GET", "OPTIONS", "DELETE"})

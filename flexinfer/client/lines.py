@@ -6,8 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import anyio
-
+from flexinfer.client.connection import SilentError
 from flexinfer.errors import ConfigurationError, DeadlineError, TransportError
 
 if TYPE_CHECKING:
@@ -126,18 +125,18 @@ class LineStream:
         For readers who want to do something once per batch; not to be mixed with iterating.
         """
         while True:
-            with anyio.move_on_after(self.idle_timeout):
-                chunk = await self._read()
-                if not chunk:
-                    return self._end()
-                if lines := self._splitter.feed(chunk):
-                    return lines
-                continue
-            raise DeadlineError(f"{self._request}: silent for {self.idle_timeout:g} s")
+            chunk = await self._read()
+            if not chunk:
+                return self._end()
+            if lines := self._splitter.feed(chunk):
+                return lines
 
     async def _read(self) -> bytes:
         try:
-            return await self._response.read_some()
+            return await self._response.read_some(within=self.idle_timeout)
+        except SilentError:
+            msg = f"{self._request}: silent for {self.idle_timeout:g} s"
+            raise DeadlineError(msg) from None
         except OSError as error:
             msg = f"{self._request}: cut, {self._discarded()} ({error})"
             raise TransportError(msg) from error

@@ -274,8 +274,8 @@ class SimulatedApi:
         if old is None:
             return self._create(sent)
         metadata = {**old["metadata"], **sent.get("metadata", {})}
-        for field, said in (("uid", "is another object"), ("resourceVersion", "was modified")):
-            if metadata[field] != old["metadata"][field]:
+        for name, said in (("uid", "is another object"), ("resourceVersion", "was modified")):
+            if metadata[name] != old["metadata"][name]:
                 raise ConflictError(f"{key} {said}", reason="Conflict")
         new = {**old, **sent, "metadata": metadata}
         if new != old:

@@ -31,8 +31,11 @@ class ConditionStatus(StrEnum):
     UNKNOWN = "Unknown"
 
 
-def _whole_second(value: datetime) -> datetime:
-    """Cut to what metav1.Time keeps, so that a time survives the way to the server and back."""
+def whole_second(value: datetime) -> datetime:
+    """Cut to what metav1.Time keeps, so that a time survives the way to the server and back.
+
+    Raises ConfigurationError for a time without a zone.
+    """
     if value.tzinfo is None:
         raise ConfigurationError("a time needs a time zone: use datetime.now(UTC)")
     try:
@@ -45,7 +48,7 @@ def _rfc3339(value: datetime) -> str:
     return value.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-Timestamp = Annotated[datetime, AfterValidator(_whole_second), PlainSerializer(_rfc3339)]
+Timestamp = Annotated[datetime, AfterValidator(whole_second), PlainSerializer(_rfc3339)]
 """A UTC time of whole seconds: `2026-01-31T12:00:00Z` on the wire, an aware datetime here."""
 
 

@@ -103,17 +103,15 @@ class ObjectMeta(_Wire, frozen=True):
         return msgspec.structs.replace(self, labels=labels, annotations=annotations)
 
 
-class StoredObject:
+class StoredObject(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Hold one object as the cache keeps it: typed metadata, and the bytes of all else.
 
-    `body` is a JSON object without `apiVersion`, `kind` and `metadata`. Never changed in place.
+    `body` is a JSON object without `apiVersion`, `kind` and `metadata`. Equal is only what is
+    the same. The garbage collector passes it by: there is no way back to it from what it holds.
     """
 
-    __slots__ = ("body", "meta")
-
-    def __init__(self, meta: ObjectMeta, body: bytes) -> None:
-        self.meta = meta
-        self.body = body
+    meta: ObjectMeta
+    body: bytes
 
     def tree(self, resource: Resource) -> Tree:
         """Return the whole object as fresh dicts."""
@@ -123,6 +121,11 @@ class StoredObject:
             "metadata": msgspec.to_builtins(self.meta),
         }
         return head | decode_tree(self.body)
+
+    def part(self, field: str) -> Any:
+        """Return one field of the body as fresh dicts, None when it is not there."""
+        fields = _decode(_fields_decoder, self.body)
+        return _decode(_any_decoder, fields[field]) if field in fields else None
 
     def __repr__(self) -> str:
         return f"StoredObject({self.meta.key}, {self.meta.resource_version!r})"
@@ -195,6 +198,7 @@ _meta_decoder = msgspec.json.Decoder(ObjectMeta)
 _event_decoder = msgspec.json.Decoder(_RawEvent)
 _list_decoder = msgspec.json.Decoder(_RawList)
 _status_decoder = msgspec.json.Decoder(Status)
+_any_decoder = msgspec.json.Decoder()
 _tree_decoder = msgspec.json.Decoder(dict[str, Any])
 
 _T = TypeVar("_T")

@@ -46,9 +46,7 @@ async def test_an_object_that_appears_just_before_the_first_apply_is_left_untouc
 ) -> None:
     async with bench() as b:
         theirs = b.config_map("theirs")
-        b.client.meanwhile = lambda: b.admin.create(
-            CONFIG_MAP.collection_path(b.namespace), theirs
-        )
+        b.client.meanwhile = lambda: b.admin.create(CONFIG_MAP.collection_path(b.namespace), theirs)
         with pytest.raises(NotOursError, match="it exists already and has no controller"):
             await b.applier.apply(CONFIG_MAP, b.config_map("ours"), owner=b.owner)
         assert b.writes() == [("patch", "configmaps", 409)]

@@ -62,6 +62,11 @@ def set_condition(  # noqa: PLR0913 - the fields of a condition, by keyword
 
     *observed_generation* is the generation that was read at the start of the run.
     """
+    conditions = tuple(conditions)
+    said = (status, reason, shorten(message), observed_generation)
+    old = find(reversed(conditions), type_)
+    if old and said == (old.status, old.reason, old.message, old.observed_generation):
+        return normalise(conditions)
     new = Condition(
         type=type_,
         status=status,

@@ -121,12 +121,12 @@ def run(
 
 def execute(name: str, set_up: SetUp, flags: Flags) -> int:
     """Do what `run` does once the flags are read; return the exit code."""
-    from flexinfer import log
+    from flexinfer import log, loop
     from flexinfer.errors import ConfigurationError, FlexInferError
 
     try:
         log.configure(level=flags.log_level, form=log.LogFormat(flags.log_format))
-        anyio.run(_run, name, set_up, flags)
+        loop.run(_run, name, set_up, flags)
     except ConfigurationError as error:
         print(f"{name}: {_with_flags(str(error))}", file=sys.stderr)
         return _MISUSE

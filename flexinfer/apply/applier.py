@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
@@ -221,8 +221,7 @@ class Applier:
     async def _update(self, child: Child, live: StoredObject, last: Answer | None) -> Applied:
         plan = plan_for(child, live, last)
         if last is not None and (last.sent, last.values) == (plan.sent, plan.values):
-            last = replace(
-                last,
+            last = last._replace(
                 resource_version=live.meta.resource_version,
                 said=child.said,
                 asked=child.asked,

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from flexinfer.kinds.immutable import ImmutableField
@@ -25,8 +24,7 @@ class Outcome(StrEnum):
     """The object was deleted for a change that it could not take, and made anew."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(NamedTuple):
     """Remember the server's last answer about one object.
 
     `owner` is the UID of the owner whose child it is, empty for none and for a status. `said` is a

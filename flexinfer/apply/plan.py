@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from flexinfer.apply.immutable import carry_immutable, learn
 from flexinfer.apply.intent import check_entries, clean, digest, values_at
@@ -100,8 +100,7 @@ class Child:
         return f"{self.kind.resource.kind} {self.key}"
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """Be what to send, and digests of it and of what the live object holds at its paths."""
 
     body: Tree
@@ -122,7 +121,8 @@ def plan_for(child: Child, live: StoredObject | None, last: Answer | None) -> Pl
     tree = None if live is None else live.tree(child.kind.resource)
     body, drift = carry_immutable(child.intent, tree, (*child.kind.rules, *learned))
     values = digest(values_at(body, tree or {}, child.kind.shape))
-    return Plan(body, drift, learned, digest(body), values)
+    sent = child.asked if body is child.intent else digest(body)
+    return Plan(body, drift, learned, sent, values)
 
 
 def _learned(child: Child, last: Answer | None) -> tuple[ImmutableField, ...]:

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 from urllib.parse import quote, urlencode, urlsplit
 
 from flexinfer import log
@@ -43,8 +42,7 @@ class Content(NamedTuple):
     type: str
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """Be one request as it is sent, maybe more than once; `path` is quoted already."""
 
     method: str
@@ -53,13 +51,14 @@ class Call:
     accept: str = JSON
     content: Content | None = None
 
-    def __post_init__(self) -> None:
-        """Refuse what would not be one request for one path of this server."""
+    def check(self) -> Self:
+        """Return it; raise ConfigurationError if it is not one request for one path."""
         if not self.path.startswith("/"):
             raise ConfigurationError(f"path must start with a slash, not {self.path!r}")
         line = f"{self.method}{self.path}{self.accept}{self.content.type if self.content else ''}"
         if not (line.isascii() and line.isprintable()) or " " in self.path:
             raise ConfigurationError(f"path must be quoted, not {self.path!r}")
+        return self
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"

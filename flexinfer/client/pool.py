@@ -42,6 +42,10 @@ _GOODBYE_SECONDS = 0.5
 _LOOK_EVERY_SECONDS = 0.005
 
 
+# uvloop has a RuntimeError for a socket or a transport that was closed while it was opened.
+_FAILED = (OSError, RuntimeError)
+
+
 class ConnectError(TransportError):
     """Report that there is no connection: nothing was sent."""
 
@@ -162,7 +166,7 @@ class Pool:
             opening = partial(_open, sock, connection, context, name)
         try:
             await opening()
-        except OSError as error:
+        except _FAILED as error:
             raise self._unreachable(error) from error
         self._open.add(connection)
         return connection
@@ -178,7 +182,7 @@ class Pool:
                 happy_eyeballs_delay=_HEAD_START_SECONDS,
                 socket_factory=partial(_socket, self._sockets),
             )
-        except OSError as error:
+        except _FAILED as error:
             if self._proxy is None:
                 raise self._unreachable(error) from error
             raise ConnectError(
@@ -194,7 +198,7 @@ class Pool:
         try:
             await _open(await self._dial(), tunnel, None, None)
             answer = await tunnel.send("\r\n".join((*lines, "", "")).encode("latin-1"))
-        except OSError as error:
+        except _FAILED as error:
             raise ConnectError(f"the proxy {proxy} went away: {cause(error)}") from error
         if not answer.is_success:
             tunnel.abort()
@@ -203,7 +207,7 @@ class Pool:
             )
         return tunnel
 
-    def _unreachable(self, error: OSError) -> ConnectError:
+    def _unreachable(self, error: Exception) -> ConnectError:
         return ConnectError(f"cannot connect to {self._server}: {cause(error)}")
 
 

@@ -169,7 +169,7 @@ class Transport:
         """
         _check_seconds("timeout", timeout)
         content = None if body is None else Content(body, content_type)
-        call = Call(method, path, params or {}, accept, content)
+        call = Call(method, path, params or {}, accept, content).check()
         with anyio.move_on_after(timeout):
             attempt = partial(self._fetch, before_send=before_send)
             answer = await self._persist(call, retry, attempt)
@@ -200,7 +200,7 @@ class Transport:
         _check_seconds("open_timeout", open_timeout)
         _check_seconds("idle_timeout", idle_timeout)
         splitter = LineSplitter(max_line)
-        call = Call("GET", path, params or {}, accept)
+        call = Call("GET", path, params or {}, accept).check()
         response = await self._open(call, retry, open_timeout)
         try:
             yield LineStream(response, str(call), idle_timeout=idle_timeout, splitter=splitter)

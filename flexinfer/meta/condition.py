@@ -45,7 +45,7 @@ def whole_second(value: datetime) -> datetime:
 
 
 def _rfc3339(value: datetime) -> str:
-    return value.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{value.replace(tzinfo=None).isoformat(timespec='seconds')}Z"
 
 
 Timestamp = Annotated[datetime, AfterValidator(whole_second), PlainSerializer(_rfc3339)]

@@ -122,7 +122,7 @@ class StoredObject(msgspec.Struct, frozen=True, eq=False, gc=False):
         }
         return head | decode_tree(self.body)
 
-    def part(self, field: str) -> Any:
+    def part(self, field: str) -> object:
         """Return one field of the body as fresh dicts, None when it is not there."""
         fields = _decode(_fields_decoder, self.body)
         return _decode(_any_decoder, fields[field]) if field in fields else None

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 from urllib.parse import quote
+
+# What needs no quoting in a path (RFC 3986, 2.3): nearly every name, and looking is cheaper.
+_UNRESERVED = re.compile(r"[A-Za-z0-9._~-]*").fullmatch
 
 __all__ = ["GroupVersionKind", "NamespacedName", "Resource"]
 
@@ -52,13 +56,17 @@ class Resource(NamedTuple):
     def collection_path(self, namespace: str = "") -> str:
         """Return the path of the collection; an empty *namespace* means all of them."""
         root = f"/apis/{self.api_version}" if self.gvk.group else f"/api/{self.gvk.version}"
-        scope = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
+        scope = f"/namespaces/{_quoted(namespace)}" if namespace else ""
         return f"{root}{scope}/{self.plural}"
 
     def object_path(self, key: NamespacedName, subresource: str = "") -> str:
         """Return the path of one object, or of its *subresource* such as `status`."""
         tail = f"/{subresource}" if subresource else ""
-        return f"{self.collection_path(key.namespace)}/{quote(key.name, safe='')}{tail}"
+        return f"{self.collection_path(key.namespace)}/{_quoted(key.name)}{tail}"
 
     def __str__(self) -> str:
         return f"{self.plural}.{self.gvk.group}" if self.gvk.group else self.plural
+
+
+def _quoted(text: str) -> str:
+    return text if _UNRESERVED(text) else quote(text, safe="")

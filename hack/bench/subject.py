@@ -23,7 +23,7 @@ from pathlib import Path
 
 import anyio
 
-from flexinfer import log
+from flexinfer import log, loop
 from flexinfer.builder import controller_for
 from flexinfer.cache.informers import Informers
 from flexinfer.client.auth import ServiceAccountCredentials
@@ -119,4 +119,4 @@ async def run(work: str, folder: Path, server: str, count: int) -> None:
 if __name__ == "__main__":
     _, work_, folder_, server_, count_ = sys.argv
     log.configure()
-    anyio.run(run, work_, Path(folder_), server_, int(count_))
+    loop.run(run, work_, Path(folder_), server_, int(count_))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pytest
@@ -223,7 +222,7 @@ def test_the_same_plan_after_an_answer_means_that_nothing_is_to_be_sent() -> Non
     assert answer.said == child.said
     assert answer.is_of(normalised.meta)
     assert not answer.is_of(stored(version="3").meta)
-    assert not replace(answer, uid="another").is_of(normalised.meta)
+    assert not answer._replace(uid="another").is_of(normalised.meta)
 
 
 def test_a_refusal_counts_for_its_own_intent_and_teaches_the_next_one() -> None:
@@ -241,7 +240,7 @@ def test_a_refusal_counts_for_its_own_intent_and_teaches_the_next_one() -> None:
     assert learned.body["spec"] == {"model": "a", "replicas": 2}
     assert learned.drift == ("spec.model",)
     done = answer_to(other, learned, stored(model="a", replicas=2, version="2"))
-    _, later = planned(replace(done, resource_version="0"), model="b", replicas=2)
+    _, later = planned(done._replace(resource_version="0"), model="b", replicas=2)
     assert later.sent == done.sent
 
 

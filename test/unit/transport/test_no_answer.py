@@ -35,6 +35,19 @@ async def test_a_server_that_never_answers_meets_the_deadline(serving: Serving) 
                 await transport.request("PATCH", "/hang", body=b"{}", timeout=0.1)
 
 
+async def test_a_runtime_error_of_the_loop_while_it_connects_is_no_connection(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # uvloop raises it for a socket that is closed at the wrong moment, which no server can time.
+    async def closed(*_: object, **__: object) -> None:
+        raise RuntimeError("unable to perform operation on a closed socket")
+
+    monkeypatch.setattr("flexinfer.client.pool.start_connection", closed)
+    async with serving() as (_, transport):
+        with pytest.raises(errors.TransportError, match=r"GET /x: cannot connect .*closed socket"):
+            await transport.request("GET", "/x")
+
+
 async def test_a_server_that_never_ends_tls_meets_the_deadline(serving: Serving) -> None:
     async with serving() as (server, transport):
         server.on_connect(Hang())

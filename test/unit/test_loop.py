@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a process runs, seen in one of its own: these settings are for a whole process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+_PROGRAM = """
+import asyncio, gc, sys
+{before}
+from flexinfer import loop
+
+async def main(word):
+    print(type(asyncio.get_running_loop()).__module__, gc.get_freeze_count() > 0, word)
+
+loop.run(main, "said")
+print(gc.get_threshold()[0] > 700)
+"""
+
+
+_HIDDEN = """
+import importlib.util
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name: None if name == "uvloop" else find_spec(name)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "module"),
+    [("", "uvloop"), (_HIDDEN, "asyncio.unix_events")],
+    ids=["with uvloop", "without"],
+)
+def test_a_process_runs_on_uvloop_where_there_is_one(before: str, module: str) -> None:
+    program = _PROGRAM.format(before=before)
+    done = subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == [f"{module} True said", "True"]

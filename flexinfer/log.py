@@ -14,9 +14,18 @@ import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, TextIO, cast
 
-import structlog
-
 from flexinfer.errors import ConfigurationError
+
+# structlog takes rich where that is installed, which the command line brings along: 4 MiB and
+# 60 ms, for tracebacks that would show the values of variables, tokens among them.
+_rich = sys.modules.get("rich")
+if _rich is None:
+    sys.modules["rich"] = None  # type: ignore[assignment] # how Python spells "not to be found"
+try:
+    import structlog
+finally:
+    if _rich is None:
+        del sys.modules["rich"]
 
 if TYPE_CHECKING:
     from collections.abc import Callable

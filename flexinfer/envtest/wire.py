@@ -203,7 +203,9 @@ async def rupture(raw: SocketStream, ending: Rupture) -> None:
         case Hang():
             await anyio.sleep_forever()
         case HalfClose():
-            raw_socket.shutdown(socket.SHUT_WR)
+            # uvloop's socket has no shutdown(); another one of the same connection does.
+            with socket.fromfd(raw_socket.fileno(), raw_socket.family, raw_socket.type) as same:
+                same.shutdown(socket.SHUT_WR)
             await anyio.sleep_forever()
         case Reset():
             # Lingering for zero seconds makes close() send RST instead of FIN.

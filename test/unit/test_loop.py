@@ -35,7 +35,7 @@ importlib.util.find_spec = lambda name: None if name == "uvloop" else find_spec(
 )
 def test_a_process_runs_on_uvloop_where_there_is_one(before: str, module: str) -> None:
     program = _PROGRAM.format(before=before)
-    done = subprocess.run(  # noqa: S603 - our own program
+    done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.splitlines() == [f"{module} True said", "True"]

@@ -162,6 +162,8 @@ class Applier:
         for what is not ours.
         """
         last = self._memory.get(child.owner_id, {}).get(child.id)
+        if last is None:
+            child.check()  # before anything is asked
         live = await self._client.read(*child.id)
         if last is not None:
             known = (last.owner, last.uid)
@@ -169,7 +171,6 @@ class Applier:
                 ensure_ours(live, child.kind.resource, child.owner, is_known=True)
                 return live, last
             self._forget_child(child)
-        child.check()  # before anything is asked
         return None if live is None else await self._ask(child), None
 
     async def _ask(self, child: Child) -> StoredObject | None:

@@ -37,6 +37,7 @@ EVENTS = "events.k8s.io"
 MODELS = "/apis/ai.flexinfer/v1alpha2/namespaces/default/models"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
+LEFT_BY = "of-the-earlier-one"
 SERVICES = "/api/v1/namespaces/default/services"
 CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
 VOLUMES = "/api/v1/persistentvolumes"
@@ -193,7 +194,7 @@ def leave_behind(plane: ControlPlane) -> None:
         "apiVersion": "ai.flexinfer/v0",
         "kind": "Model",
         "name": "worker",
-        "uid": "of-the-earlier-one",
+        "uid": LEFT_BY,
         "controller": True,
     }
     labels = {"app": "left-behind"}
@@ -218,6 +219,11 @@ def leave_behind(plane: ControlPlane) -> None:
                 "resources": {"requests": {"storage": "1Gi"}},
             },
         ),
+        (
+            JOBS,
+            "worker-cache-prefetch",
+            {"suspend": True, "template": {"spec": {"restartPolicy": "Never", **pods}}},
+        ),
     ):
         metadata = {"name": name, "ownerReferences": [owner]}
         plane.admin.create(path, {"metadata": metadata, "spec": spec})
@@ -225,7 +231,8 @@ def leave_behind(plane: ControlPlane) -> None:
 
 def change_work(plane: ControlPlane) -> None:
     """Let the Job of the model have something else to do as soon as there is one."""
-    if plane.admin.get(JOBS)["items"]:
+    jobs = plane.admin.get(JOBS)["items"]
+    if any(job["metadata"]["ownerReferences"][0]["uid"] != LEFT_BY for job in jobs):
         config = {"ggufFile": "tiny-q8_0.gguf"}
         plane.admin.merge(f"{MODELS}/worker", {"spec": {"config": config}})
 

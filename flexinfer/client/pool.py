@@ -40,6 +40,7 @@ _HEAD_START_SECONDS = 0.25
 # The sockets of connections that are cut are closed in the loop's next rounds.
 _GOODBYE_SECONDS = 0.5
 _LOOK_EVERY_SECONDS = 0.005
+_TLS_CUT = "closed while TLS began"
 
 
 # uvloop has a RuntimeError for a socket or a transport that was closed while it was opened.
@@ -233,11 +234,14 @@ async def _upgrade(
     tunnel: Connection, connection: Connection, context: ssl.SSLContext, name: str | None
 ) -> None:
     """Begin TLS inside a tunnel; from then on the transport is the connection's."""
+    if not tunnel.is_open:
+        # asyncio would give no transport; uvloop would wait for TLS that never begins.
+        raise ConnectionAbortedError(_TLS_CUT)
     transport = await asyncio.get_running_loop().start_tls(
         tunnel.transport, connection, context, server_hostname=name
     )
     if transport is None:
-        raise ConnectionAbortedError("closed while TLS began")
+        raise ConnectionAbortedError(_TLS_CUT)
     connection.connection_made(transport)
 
 

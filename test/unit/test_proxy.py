@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import ipaddress
 from typing import TYPE_CHECKING
@@ -302,6 +303,24 @@ async def test_c69_a_tunnel_has_no_length_whatever_the_proxy_says(
             proxy.fields = fields
             async with Transport(remote(server, proxy_url=proxy.url)) as transport:
                 assert await transport.request("GET", "/x") == b"here"
+
+
+async def test_c69_a_proxy_that_says_more_than_its_answer_is_given_up_at_once(
+    authority: CertificateAuthority, environment: pytest.MonkeyPatch
+) -> None:
+    del environment
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
+    async with (
+        ScriptedServer.start(authority) as server,
+        ConnectProxy.start({TARGET: server.url}) as proxy,
+    ):
+        proxy.fields = "Content-Length: 0\r\n\r\nHTTP/1.1 200 Again\r\n"
+        async with Transport(remote(server, proxy_url=proxy.url)) as transport:
+            expected = rf"GET /x: cannot connect to https://{TARGET}: closed while TLS began"
+            with pytest.raises(TransportError, match=expected):
+                await transport.request("GET", "/x", timeout=5)
+    assert complaints == []
 
 
 async def test_a_dot_at_the_end_of_the_server_is_no_part_of_its_certificate(

@@ -137,6 +137,8 @@ def working(plane: ControlPlane, folder: Path, plural: str, verb: str) -> str:
         return eventually_sync(says_it, within=20, every=0.1)
     finally:
         plane.processes.stop("manager")
+        if (plural, verb) == ("jobs", "get"):
+            plane.admin.delete(f"{JOBS}/worker-cache-prefetch")
         clear(plane)
 
 
@@ -255,7 +257,6 @@ def clear(plane: ControlPlane) -> None:
     for path in (f"{MODELS}/worker", f"{DEPLOYMENTS}/worker", f"{SERVICES}/worker"):
         plane.admin.delete(path)
     plane.admin.delete(f"{CLAIMS}/worker-cache")
-    plane.admin.delete(f"{JOBS}/worker-cache-prefetch")
 
     def gone() -> None:
         for path in (DEPLOYMENTS, SERVICES, CLAIMS, JOBS):

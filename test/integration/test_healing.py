@@ -111,6 +111,10 @@ def replicas(plane: ControlPlane, name: str) -> int:
     return int(plane.admin.get(f"{DEPLOYMENTS}/{name}")["spec"]["replicas"])
 
 
+def ready_replicas(plane: ControlPlane, name: str) -> int:
+    return int(plane.admin.get(f"{DEPLOYMENTS}/{name}")["status"].get("readyReplicas", 0))
+
+
 def edit(plane: ControlPlane, name: str, count: int) -> None:
     plane.admin.merge(f"{MODELS}/{name}", {"spec": {"serverless": {"minReplicas": count}}})
 
@@ -125,6 +129,8 @@ def test_an_edit_just_before_the_api_server_dies_takes_effect(plane: ControlPlan
         plane.wait_ready(within=60)
         # 30 s is the longest backoff of a watch, and of a reconcile that failed meanwhile.
         eventually_sync(lambda: replicas(plane, "edited") == 2, within=60)
+        # kube-controller-manager waits as long, and the next tests need it back.
+        eventually_sync(lambda: ready_replicas(plane, "edited") == 2, within=80)
         eventually_sync(partial(is_ready, plane, "edited"), within=60)
         # It would be found by `check` if it had ended.
         plane.processes.check()

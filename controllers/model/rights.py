@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the Model controller may do, no more: each right is used, and missed when it is gone.
 
-Children are read once live before their first apply, so they need get; server-side apply of an
-object that is not there needs create beside patch. Deleted are Jobs, and what an earlier Model of
-the same name left behind, once a `get` says which Model has the name now: the garbage collector
-does the rest. `patch` on models removes the annotation that wakes one. On clusters with the
-admission plug-in OwnerReferencesPermissionEnforcement, which is off by default, `update` on
-`models/finalizers` has to be granted on top.
+Children that are there already are read live before their first apply, so they need get;
+server-side apply of an object that is not there needs create beside patch. Deleted are Jobs, and
+what an earlier Model of the same name left behind, once a `get` says which Model has the name now:
+the garbage collector does the rest. `patch` on models removes the annotation that wakes one. On
+clusters with the admission plug-in OwnerReferencesPermissionEnforcement, which is off by default,
+`update` on `models/finalizers` has to be granted on top.
 """
 
 from __future__ import annotations

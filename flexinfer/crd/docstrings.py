@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import textwrap
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -42,7 +41,10 @@ def _written(model: type) -> Iterator[tuple[str, str]]:
         source = inspect.getsource(model)
     except (OSError, TypeError):
         return
-    (tree,) = ast.parse(textwrap.dedent(source)).body
+    # A class in a block is parsed in one: to dedent it would break strings that reach the margin.
+    (tree,) = ast.parse(f"if True:\n{source}" if source[0].isspace() else source).body
+    if isinstance(tree, ast.If):
+        (tree,) = tree.body
     for field, below in pairwise(tree.body if isinstance(tree, ast.ClassDef) else ()):
         match field, below:
             case (

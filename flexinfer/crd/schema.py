@@ -98,8 +98,10 @@ class _Generator(GenerateJsonSchema):
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         made = super().model_schema(schema)
+        properties = made.get("properties", {})  # a RootModel has none
         for name, text in below_fields(schema["cls"]).items():
-            made["properties"][name]["description"] = text
+            if name in properties:
+                properties[name]["description"] = text
         return made
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:

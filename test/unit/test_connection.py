@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -351,3 +352,16 @@ async def test_a_body_that_is_cut_is_a_transport_error() -> None:
     async with peer(cut) as server, Transport(StaticCredentials(server.url)) as transport:
         with pytest.raises(TransportError, match="GET /: answer cut: the server closed it"):
             await transport.request("GET", "/")
+
+
+async def test_a_socket_is_closed_once_when_a_loop_gives_up_making_a_transport_of_it() -> None:
+    # uvloop before 0.23 leaves it open for Python too, which closes whatever has its number then.
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+    with socket.create_connection(server.sockets[0].getsockname()) as made:
+        opening = loop.create_connection(asyncio.Protocol, sock=made)
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await opening
+        assert await eventually(lambda: made.fileno() < 0)
+    server.close()

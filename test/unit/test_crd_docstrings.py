@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from pydantic import Field, create_model
+from pydantic import Field, RootModel, create_model
 
 from flexinfer.crd.docstrings import below_fields
+from flexinfer.crd.schema import structural
 from flexinfer.meta.object import Model
 
 
@@ -44,6 +45,31 @@ def test_a_class_inside_a_function_has_its_own() -> None:
         """In here."""
 
     assert below_fields(Base) == {"size": "In here."}
+
+
+def test_a_string_that_reaches_the_margin_is_no_obstacle() -> None:
+    class Script(Model):
+        text: str = """
+echo
+"""
+        """What is run.
+
+        And how.
+        """
+
+    assert below_fields(Script) == {"text": "What is run.\n\nAnd how."}
+
+
+def test_a_root_model_has_no_properties_to_describe() -> None:
+    class Names(RootModel[list[str]]):
+        root: list[str]
+        """All of them."""
+
+    class Holder(Model):
+        names: Names
+        """Who."""
+
+    assert structural(Holder)["properties"]["names"]["description"] == "Who."
 
 
 def test_a_class_without_a_source_has_none() -> None:

@@ -266,7 +266,7 @@ async def test_a_signal_between_the_open_ports_and_the_first_task_begins_the_sto
 STUCK = """
 import sys, time
 import anyio
-from flexinfer import log
+from flexinfer import log, loop
 from flexinfer.client.auth import StaticCredentials
 from flexinfer.client.transport import Transport
 from flexinfer.controller import Controller
@@ -295,7 +295,7 @@ manager = Manager(
 queue = WorkQueue("stuck")
 queue.add(Request("ns", "a"))
 manager.add(Controller("stuck", Stuck(), queue=queue))
-anyio.run(manager.run)
+loop.run(manager.run)
 """
 
 

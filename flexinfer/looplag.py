@@ -126,11 +126,11 @@ class LoopLag:
 
     @contextmanager
     def _watchdog(self) -> Iterator[None]:
-        """Look at this thread from another one, once in the time of the limit."""
+        """Look at this thread from another one, twice in the time of the limit."""
         ended, watched = threading.Event(), threading.get_ident()
 
         def watch() -> None:
-            while not ended.wait(self._limit):
+            while not ended.wait(self._period):
                 self.look(watched)
 
         thread = threading.Thread(target=watch, name="loop-watchdog", daemon=True)

@@ -130,7 +130,7 @@ class Applier:
             except ConflictError:
                 live = await self._ask(child)  # the cache is behind
             if live is None:
-                return await self._create(child, Outcome.CREATED, has_asked=True)
+                return await self._create(child, Outcome.CREATED)
         if live.meta.deletion_timestamp and child.kind.is_recreated:
             await self._wait_gone(child, live.meta.uid)
             return await self._create(child, Outcome.CREATED)
@@ -209,14 +209,10 @@ class Applier:
         except NotFoundError as error:
             raise ConflictError(f"{child} is gone; read it again") from error
 
-    async def _create(self, child: Child, outcome: Outcome, *, has_asked: bool = False) -> Applied:
-        """Create what is not there; raise ConflictError when it is.
-
-        With *has_asked* the server said itself that there is none. Then it is not asked for that
-        again, in case it takes no condition of the kind.
-        """
+    async def _create(self, child: Child, outcome: Outcome) -> Applied:
+        """Create what is not there; raise ConflictError when it is."""
         plan = plan_for(child, None, None)
-        answer = await self._send(child, plan.body if has_asked else if_absent(plan.body))
+        answer = await self._send(child, if_absent(plan.body))
         return self._done(child, plan, answer, outcome)
 
     async def _update(self, child: Child, live: StoredObject, last: Answer | None) -> Applied:

@@ -23,6 +23,7 @@ _BUFFER = 256 * 1024
 _HEAD_LIMIT = 256 * 1024
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
 _CLOSED = "the server closed it"
+_BEHIND = "it ended while its reader was behind"
 
 
 class LostError(ConnectionError):
@@ -171,6 +172,7 @@ class Connection(asyncio.Protocol):
         self._response: Response | None = None
         self._head_size = 0
         self._is_paused = False
+        self._is_behind = False  # it was paused, and nothing came since
 
     @property
     def is_open(self) -> bool:
@@ -210,7 +212,7 @@ class Connection(asyncio.Protocol):
     def pause(self) -> None:
         """Let the peer wait."""
         if not self._is_paused and self.is_open:
-            self._is_paused = True
+            self._is_paused = self._is_behind = True
             self.transport.pause_reading()
 
     def resume(self) -> None:
@@ -227,6 +229,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came; what nobody asked for ends the connection."""
+        self._is_behind = False
         if self._answer is None and self._response is None:
             self.abort()
             return
@@ -250,12 +253,18 @@ class Connection(asyncio.Protocol):
 
         TLS reports its end some rounds of the loop later, and a request could be sent meanwhile.
         """
+        self._is_behind = False
         if self._answer is None and self._response is None:
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End what is under way."""
+        """End what is under way.
+
+        What TLS still holds of a connection that is paused, uvloop drops when the peer closes.
+        """
         self._transport = None
+        if exc is None and self._is_behind:
+            exc = LostError(_BEHIND)
         self._end(exc if exc is None or isinstance(exc, OSError) else LostError(str(exc)))
 
     def _end(self, error: OSError | None) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.abc
 import pytest
+from anyio.streams.tls import TLSStream
 
 from flexinfer.client import pool as pools
 from flexinfer.client.auth import StaticCredentials
@@ -22,6 +23,7 @@ from flexinfer.envtest.certs import CertificateAuthority
 from flexinfer.envtest.eventually import eventually
 from flexinfer.envtest.script import Answer, HalfClose
 from flexinfer.envtest.scripted import ScriptedServer
+from flexinfer.envtest.wire import server_context
 from flexinfer.errors import ConfigurationError, NotFoundError, ServerError, TransportError
 
 if TYPE_CHECKING:
@@ -265,6 +267,43 @@ async def test_a_peer_waits_for_a_reader_that_is_slow() -> None:
         while part := await response.read_some():
             got += len(part)
         assert got == 512 * len(piece)
+
+
+@pytest.mark.parametrize("size", [400_000, 500_000, 600_000])
+async def test_a_body_of_unknown_length_is_never_short_for_a_reader_that_is_slow(
+    tmp_path: Path, size: int
+) -> None:
+    # More than a reader is given ahead, and less than what makes the peer wait.
+    body = b"x" * size
+    authority = CertificateAuthority.create(tmp_path)
+    ours = server_context(authority)
+
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            secure = await TLSStream.wrap(stream, server_side=True, ssl_context=ours)
+            await secure.receive()
+            await secure.send(b"HTTP/1.1 200 OK\r\n\r\n" + body)
+            with anyio.move_on_after(0.1):  # the peer has no reason to say goodbye as well
+                await secure.unwrap()
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        connections = Pool(f"https://127.0.0.1:{port}")
+        async with anyio.create_task_group() as group:
+            group.start_soon(listener.serve, serve)
+            context = client_context(authority.ca_pem.read_text())
+            with anyio.fail_after(20):
+                response = await connections.send(REQUEST, context=context)
+                (connection,) = connections._open
+                with anyio.move_on_after(0.5):  # asyncio keeps what is left, and stays open
+                    await eventually(lambda: not connection.is_open)
+                came = b""
+                with suppress(LostError):  # uvloop drops it, so that it has to be asked for again
+                    while part := await response.read_some():
+                        came += part
+                    assert came == body
+            await connections.close()
+            group.cancel_scope.cancel()
 
 
 async def test_a_call_that_is_given_up_takes_its_connection_with_it() -> None:

@@ -97,8 +97,9 @@ class StatusWriter:
         if last is not None and last.said == said and last.is_of(live.meta):
             return Outcome.UNCHANGED
         wish = _Wish.of(resource, self._shape(resource), status, said)
-        if self._is_shown(wish, live, last):
-            self._memory[resource, meta.key] = wish.answer(live)
+        shown = self._shown_already(wish, live, last)
+        if shown is not None:
+            self._memory[resource, meta.key] = shown
             return Outcome.UNCHANGED
         answer = await self._send(resource, live, wish.intent)
         self._memory[resource, meta.key] = wish.answer(answer)
@@ -115,13 +116,14 @@ class StatusWriter:
             self._shapes[resource] = shape_of(structure)
         return self._shapes[resource]
 
-    def _is_shown(self, wish: _Wish, live: StoredObject, last: Answer | None) -> bool:
-        """Tell whether the live status says it already."""
+    def _shown_already(self, wish: _Wish, live: StoredObject, last: Answer | None) -> Answer | None:
+        """Return what to remember when the live status says it already, None when it does not."""
         if last is not None and last.uid == live.meta.uid:
-            return last.asked == wish.asked and last.values == wish.answer(live).values
+            shown = wish.answer(live)
+            return shown if (last.asked, last.values) == (shown.asked, shown.values) else None
         found = _shown(live)["status"] or {}
         ours = {"status": {f: v for f, v in found.items() if f not in self._foreign}}
-        return canonical(ours, wish.shape) == wish.canonical
+        return wish.answer(live) if canonical(ours, wish.shape) == wish.canonical else None
 
     async def _send(self, resource: Resource, live: StoredObject, intent: Tree) -> StoredObject:
         try:

@@ -176,7 +176,7 @@ class Pool:
         """Connect to the server, or to the proxy on the way."""
         host, port = self._host, self._port
         if self._proxy is not None:
-            host, port = self._proxy.url.host or "", self._proxy.url.port or PORTS["http"]
+            host, port = self._proxy.url.host, self._proxy.url.port
         try:
             return await start_connection(
                 await _addresses(host, port),

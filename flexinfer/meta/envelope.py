@@ -257,7 +257,7 @@ def _body(fields: Mapping[str, object]) -> bytes:
     """Serialise what a cache keeps for long.
 
     What `Encoder.encode` returns keeps the room it was written in, a third more for an object of
-    3 KB (msgspec 0.21); a copy has none to spare.
+    3 KB (msgspec 0.23); a copy has none to spare.
     """
     written = bytearray()
     _encode.encode_into(fields, written)

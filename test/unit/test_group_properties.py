@@ -116,10 +116,12 @@ def is_settled(members: list[Member]) -> bool:
     """One is Active at most, and nothing is left to write that is a swap or forgets one.
 
     Models that ran when they joined a group lose their GPUs to it, and who is ready forgets.
+    Who is ready and does not lead has pods that are about to end.
     """
     newcomers = any(not m.state and m.phase in {READY, LOADING} for m in members)
     forgetful = any(m.is_active and m.phase is READY and m.preempted_at for m in members)
-    return not forgetful and sum(m.is_active for m in members) <= (0 if newcomers else 1)
+    ending = any(m.state and not m.is_active and m.phase is READY for m in members)
+    return not forgetful and not ending and sum(m.is_active for m in members) <= (0 if newcomers else 1)
 
 
 @settings(deadline=None)

@@ -41,11 +41,19 @@ class Widget(Object):
 class Client(DirectClient):
     """Ask the server each time; `meanwhile` happens once, just before the next write.
 
-    `looks` counts the reads past a cache.
+    `before_look` happens once too, before a whole object is read. `looks` counts the reads past
+    a cache.
     """
 
     meanwhile: Callable[[], object] | None = None
+    before_look: Callable[[], object] | None = None
     looks = 0
+
+    async def live_tree(self, resource: Resource, key: NamespacedName) -> Tree | None:
+        happen, self.before_look = self.before_look, None
+        if happen is not None:
+            happen()
+        return await super().live_tree(resource, key)
 
     async def live_read(self, resource: Resource, key: NamespacedName) -> StoredObject | None:
         self.looks += 1

@@ -53,3 +53,14 @@ async def test_what_is_made_anew_while_the_apply_is_on_its_way_is_not_written_to
         with pytest.raises(NotOursError):
             await b.applier.apply(CONFIG_MAP, changed, owner=b.owner)
         assert b.get(CONFIG_MAP, "settings")["data"] == {"key": "theirs"}
+
+
+async def test_what_goes_while_its_name_is_looked_at_is_created(bench: Connect) -> None:
+    async with bench() as b:
+        path = b.path(CONFIG_MAP, "settings")
+        theirs = b.config_map("theirs")
+        b.client.meanwhile = lambda: b.admin.create(CONFIG_MAP.collection_path(b.namespace), theirs)
+        b.client.before_look = lambda: b.admin.delete(path)
+        applied = await b.applier.apply(CONFIG_MAP, b.config_map("a"), owner=b.owner)
+        assert applied.outcome is Outcome.CREATED
+        assert b.get(CONFIG_MAP, "settings")["data"] == {"key": "a"}

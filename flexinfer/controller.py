@@ -169,19 +169,28 @@ class Controller:
         self._queue.shut_down()
 
     async def _work(self) -> None:
-        while True:
+        is_open = True
+        while is_open:
+            # One for many runs, each with a deadline of its own: a scope a run costs more.
+            with anyio.CancelScope() as scope:
+                is_open = await self._take_turns(scope)
+
+    async def _take_turns(self, scope: anyio.CancelScope) -> bool:
+        """Reconcile until one run is overdue, or there is nothing more to take: False then."""
+        while not scope.cancel_called:
             try:
                 key, priority = await self._queue.get()
             except QueueShutDown:
-                return
+                return False
             self._metrics.active_workers.inc()
             try:
-                await self._process(key, priority)
+                await self._process(key, priority, scope)
             finally:
                 self._metrics.active_workers.dec()
                 self._queue.done(key)
+        return True
 
-    async def _process(self, key: Request, priority: int) -> None:
+    async def _process(self, key: Request, priority: int, scope: anyio.CancelScope) -> None:
         contextvars.clear_contextvars()  # what the last reconcile bound is not of this one
         contextvars.bind_contextvars(
             controller=self.name,
@@ -192,23 +201,26 @@ class Controller:
         self._log.debug("reconciling", reason=self._reasons.take(key), priority=priority)
         hotloop.begin_run()
         started = time.perf_counter()
+        scope.deadline = anyio.current_time() + self.options.reconcile_timeout
         try:
-            with anyio.move_on_after(self.options.reconcile_timeout) as scope:
-                result = await self._reconciler.reconcile(key)
-            if scope.cancelled_caught:
+            result = await self._reconciler.reconcile(key)
+            self._settle(key, priority, result)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this name only
+            self._fail(key, priority, error)
+        except (anyio.get_cancelled_exc_class(), BaseExceptionGroup) as error:
+            if scope.cancel_called:
                 self._metrics.timeouts.inc()
                 self._fail(key, priority, self._timed_out())
-            else:
-                self._settle(key, priority, result)
-        except anyio.get_cancelled_exc_class():
+                return
             if anyio.current_effective_deadline() == -math.inf:
                 self._interrupt(key, priority)
                 raise
+            if isinstance(error, BaseExceptionGroup):
+                raise
             # Nobody cancelled this worker: it leaked from something the reconciler awaited.
             self._fail(key, priority, FlexInferError("a cancellation escaped the reconciler"))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this name only
-            self._fail(key, priority, error)
         finally:
+            scope.deadline = math.inf
             self._metrics.time.observe(time.perf_counter() - started)
 
     def _interrupt(self, key: Request, priority: int) -> None:

@@ -16,7 +16,7 @@ from flexinfer.apply.leftovers import clear_leftover, is_leftover
 from flexinfer.apply.managers import co_owners, duplicated, folding_patch
 from flexinfer.apply.memory import Answer, Outcome
 from flexinfer.apply.ownership import ensure_ours
-from flexinfer.apply.plan import Kind, answer_to, child_of, plan_for, refusal_of
+from flexinfer.apply.plan import Kind, answer_to, child_of, is_answered, plan_for
 from flexinfer.apply.request import check_field_manager, if_absent, is_other_object, with_uid
 from flexinfer.apply.reverted import Witness
 from flexinfer.client.protocol import Patch
@@ -166,7 +166,7 @@ class Applier:
             child.check()  # before anything is asked
         live = await self._client.read(*child.id)
         if last is not None:
-            known = (last.owner, last.uid)
+            known = (last.owner, last.live.meta.uid)
             if live is not None and known == (child.owner_uid, live.meta.uid):
                 ensure_ours(live, child.kind.resource, child.owner, is_known=True)
                 return live, last
@@ -217,13 +217,8 @@ class Applier:
 
     async def _update(self, child: Child, live: StoredObject, last: Answer | None) -> Applied:
         plan = plan_for(child, live, last)
-        if last is not None and (last.sent, last.values) == (plan.sent, plan.values):
-            last = last._replace(
-                resource_version=live.meta.resource_version,
-                said=child.said,
-                asked=child.asked,
-                drift=plan.drift,
-            )
+        if last is not None and is_answered(child, plan, live, last):
+            last = last._replace(live=live, said=child.said, asked=child.asked, drift=plan.drift)
             self._remember(child, last)
             return _unchanged(child, live, last)
         claims = None
@@ -252,7 +247,7 @@ class Applier:
                 await self._client.delete(*child.id, uid=live.meta.uid)
             await self._wait_gone(child, live.meta.uid)
             return await self._create(child, Outcome.RECREATED)
-        self._remember(child, refusal_of(child, plan, live, paths))
+        self._remember(child, answer_to(child, plan, live, refused=paths))
         raise _terminal(child, paths) from error
 
     async def _check_co_owners(self, child: Child, error: InvalidError) -> None:

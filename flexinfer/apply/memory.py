@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was sent last for an object, and what the server made of it: digests, not trees."""
+"""What was sent last for an object, and what the server made of it.
+
+The former as digests; the latter as the very object that the cache holds, so it takes no room.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from flexinfer.kinds.immutable import ImmutableField
-    from flexinfer.meta.envelope import ObjectMeta
+    from flexinfer.meta.envelope import ObjectMeta, StoredObject
 
 
 class Outcome(StrEnum):
@@ -27,20 +30,17 @@ class Outcome(StrEnum):
 class Answer(NamedTuple):
     """Remember the server's last answer about one object.
 
-    `owner` is the UID of the owner whose child it is, empty for none and for a status. `said` is a
-    digest of what the caller gave, to the letter: the same again needs no further look. `asked` and
-    `sent` are digests of the intent before and after immutable fields were settled; `values` is one
-    of the live values at the paths of what was sent, as the server normalised
-    them. `refused` are the paths of a change that the server would not make, and `learned` what
-    to preserve because of it.
+    `live` is the object as the server answered. `owner` is the UID of the owner whose child it is,
+    empty for none and for a status. `said` is a digest of what the caller gave, to the letter: the
+    same again needs no further look. `asked` and `sent` are digests of the intent before and after
+    immutable fields were settled. `refused` are the paths of a change that the server would not
+    make, and `learned` what to preserve because of it.
     """
 
-    uid: str
-    resource_version: str
+    live: StoredObject
     said: bytes
     asked: bytes
     sent: bytes
-    values: bytes
     owner: str = ""
     drift: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
@@ -48,4 +48,5 @@ class Answer(NamedTuple):
 
     def is_of(self, meta: ObjectMeta) -> bool:
         """Tell whether this was about the very version of the object that *meta* is from."""
-        return self.uid == meta.uid and self.resource_version == meta.resource_version
+        own = self.live.meta
+        return own.uid == meta.uid and own.resource_version == meta.resource_version

@@ -14,6 +14,7 @@ from flexinfer.apply.ownership import with_owner
 from flexinfer.apply.request import identify
 from flexinfer.kinds.immutable import Policy, immutable_fields
 from flexinfer.kinds.structure import shape_of, structure_of
+from flexinfer.meta.envelope import encode_sorted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,13 +102,12 @@ class Child:
 
 
 class Plan(NamedTuple):
-    """Be what to send, and digests of it and of what the live object holds at its paths."""
+    """Be what to send, and a digest of it."""
 
     body: Tree
     drift: tuple[str, ...]
     learned: tuple[ImmutableField, ...]
     sent: bytes
-    values: bytes
 
 
 def child_of(kind: Kind, intent: Tree, owner: Object | None) -> Child:
@@ -120,9 +120,8 @@ def plan_for(child: Child, live: StoredObject | None, last: Answer | None) -> Pl
     learned = _learned(child, last)
     tree = None if live is None else live.tree(child.kind.resource)
     body, drift = carry_immutable(child.intent, tree, (*child.kind.rules, *learned))
-    values = digest(values_at(body, tree or {}, child.kind.shape))
     sent = child.asked if body is child.intent else digest(body)
-    return Plan(body, drift, learned, sent, values)
+    return Plan(body, drift, learned, sent)
 
 
 def _learned(child: Child, last: Answer | None) -> tuple[ImmutableField, ...]:
@@ -137,32 +136,32 @@ def _learned(child: Child, last: Answer | None) -> tuple[ImmutableField, ...]:
     return (*last.learned, *learn(last.refused, (*child.kind.rules, *last.learned)))
 
 
-def answer_to(child: Child, plan: Plan, answer: StoredObject) -> Answer:
-    """Remember the answer to what was planned."""
-    values = values_at(plan.body, answer.tree(child.kind.resource), child.kind.shape)
+def is_answered(child: Child, plan: Plan, live: StoredObject, last: Answer) -> bool:
+    """Tell whether *last* answered the very same, and *live* still holds what it was answered.
+
+    Only the paths of what was sent count: they may have been changed by others since.
+    """
+    if last.sent != plan.sent:
+        return False
+    return _held(child, plan, live) == _held(child, plan, last.live)
+
+
+def _held(child: Child, plan: Plan, live: StoredObject) -> bytes:
+    tree = live.tree(child.kind.resource)
+    return encode_sorted(values_at(plan.body, tree, child.kind.shape))
+
+
+def answer_to(
+    child: Child, plan: Plan, live: StoredObject, *, refused: tuple[str, ...] = ()
+) -> Answer:
+    """Remember what the server made of the plan, or the paths that it would not change."""
     return Answer(
-        owner=child.owner_uid,
-        uid=answer.meta.uid,
-        resource_version=answer.meta.resource_version,
+        live=live,
         said=child.said,
         asked=child.asked,
         sent=plan.sent,
-        values=digest(values),
-        drift=plan.drift,
-        learned=plan.learned,
-    )
-
-
-def refusal_of(child: Child, plan: Plan, live: StoredObject, paths: tuple[str, ...]) -> Answer:
-    """Remember that the server would not change *paths* of the object as it is."""
-    return Answer(
         owner=child.owner_uid,
-        uid=live.meta.uid,
-        resource_version=live.meta.resource_version,
-        said=child.said,
-        asked=child.asked,
-        sent=plan.sent,
-        values=plan.values,
-        refused=paths,
+        drift=() if refused else plan.drift,
+        refused=refused,
         learned=plan.learned,
     )

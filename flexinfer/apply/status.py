@@ -11,6 +11,7 @@ from flexinfer.apply.request import check_field_manager
 from flexinfer.client.protocol import Patch
 from flexinfer.errors import ConflictError, InvalidError, NotFoundError, ServerError
 from flexinfer.kinds.structure import shape_of, structure_of
+from flexinfer.meta.envelope import encode_sorted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -48,15 +49,11 @@ class _Wish(NamedTuple):
 
     def answer(self, live: StoredObject) -> Answer:
         """Return what to remember when *live* is what came of it."""
-        values = values_at(self.intent, _shown(live), self.shape)
-        return Answer(
-            uid=live.meta.uid,
-            resource_version=live.meta.resource_version,
-            said=self.said,
-            asked=self.asked,
-            sent=self.asked,
-            values=digest(values),
-        )
+        return Answer(live=live, said=self.said, asked=self.asked, sent=self.asked)
+
+    def held_by(self, live: StoredObject) -> bytes:
+        """Return what *live* shows where there is an opinion."""
+        return encode_sorted(values_at(self.intent, _shown(live), self.shape))
 
 
 class StatusWriter:
@@ -118,9 +115,9 @@ class StatusWriter:
 
     def _shown_already(self, wish: _Wish, live: StoredObject, last: Answer | None) -> Answer | None:
         """Return what to remember when the live status says it already, None when it does not."""
-        if last is not None and last.uid == live.meta.uid:
-            shown = wish.answer(live)
-            return shown if (last.asked, last.values) == (shown.asked, shown.values) else None
+        if last is not None and last.live.meta.uid == live.meta.uid:
+            is_shown = last.asked == wish.asked and wish.held_by(last.live) == wish.held_by(live)
+            return wish.answer(live) if is_shown else None
         found = _shown(live)["status"] or {}
         ours = {"status": {f: v for f, v in found.items() if f not in self._foreign}}
         return wish.answer(live) if canonical(ours, wish.shape) == wish.canonical else None

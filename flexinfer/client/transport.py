@@ -32,6 +32,7 @@ import anyio
 
 from flexinfer import hotloop, log
 from flexinfer.client import exchange
+from flexinfer.client.deadline import Deadline, OverdueError
 from flexinfer.client.exchange import JSON, Call, ConnectionLostError, Content, Encoder
 from flexinfer.client.lines import MAX_LINE, LineSplitter, LineStream
 from flexinfer.client.pool import Pool
@@ -170,13 +171,15 @@ class Transport:
         _check_seconds("timeout", timeout)
         content = None if body is None else Content(body, content_type)
         call = Call(method, path, params or {}, accept, content).check()
-        with anyio.move_on_after(timeout):
-            attempt = partial(self._fetch, before_send=before_send)
-            answer = await self._persist(call, retry, attempt)
-            if method != "GET":
-                hotloop.note_write()
-            return answer
-        raise DeadlineError(f"{call}: no answer within {timeout:g} s")
+        attempt = partial(self._fetch, before_send=before_send)
+        try:
+            with Deadline(timeout) as deadline:
+                answer = await self._persist(call, retry or self._retry, attempt, deadline)
+        except OverdueError as error:
+            raise DeadlineError(f"{call}: no answer within {timeout:g} s") from error
+        if method != "GET":
+            hotloop.note_write()
+        return answer
 
     @asynccontextmanager
     async def stream(  # noqa: PLR0913 - one place, the rest optional and by keyword
@@ -209,18 +212,20 @@ class Transport:
 
     async def _open(self, call: Call, retry: RetryPolicy | None, seconds: float) -> Response:
         policy = replace(retry or self._retry, resets=0)
-        with anyio.move_on_after(seconds):
-            return await self._persist(call, policy, self._begin)
-        raise DeadlineError(f"{call}: not open within {seconds:g} s")
+        try:
+            with Deadline(seconds) as deadline:
+                return await self._persist(call, policy, self._begin, deadline)
+        except OverdueError as error:
+            raise DeadlineError(f"{call}: not open within {seconds:g} s") from error
 
     async def _persist(
         self,
         call: Call,
-        retry: RetryPolicy | None,
+        policy: RetryPolicy,
         attempt: Callable[[Call, Authorization], Awaitable[T]],
+        deadline: Deadline,
     ) -> T:
         """Return what the first successful attempt returns."""
-        policy = retry or self._retry
         number, resets, reloaded = 1, 0, False
         while True:
             authorization = await self._credentials.authorization()
@@ -238,7 +243,7 @@ class Transport:
                 resets += 1
             except ApiError as error:
                 seconds = policy.wait(error, attempt=number)
-                if seconds is None or seconds >= _seconds_left():
+                if seconds is None or seconds >= _seconds_left(deadline):
                     raise
                 await self._wait(call, error, seconds)
                 number += 1
@@ -297,8 +302,10 @@ def default_user_agent() -> str:
         return "flexinfer/unknown"
 
 
-def _seconds_left() -> float:
-    return anyio.current_effective_deadline() - anyio.current_time()
+def _seconds_left(deadline: Deadline) -> float:
+    """Return until when there is time, by the call's own deadline and those around it."""
+    outside = anyio.current_effective_deadline() - anyio.current_time()
+    return min(deadline.left(), outside)
 
 
 def _check_seconds(name: str, value: float) -> None:

@@ -314,6 +314,36 @@ async def test_a_reconcile_that_takes_too_long_is_cancelled_counted_and_retried(
     assert "took longer than 0.01 s" in failure["error"]
 
 
+async def test_an_overdue_run_takes_nothing_from_the_next_one() -> None:
+    left = []
+
+    async def looks() -> Result:
+        left.append(anyio.current_effective_deadline() - anyio.current_time())
+        return Result()
+
+    bench = Bench(Scripted(anyio.sleep_forever, looks, looks), reconcile_timeout=0.2)
+    for name in ("a", "b", "c"):
+        bench.queue.add(Request("ns", name))
+    await bench.run_until(lambda: bench.results()["success"] == 2)
+    assert bench.metric("reconcile_timeouts_total") == 1
+    assert min(left) > 0.1
+
+
+async def test_an_overdue_run_that_ends_in_several_errors_is_one_failure() -> None:
+    async def breaks() -> Result:
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class() as cancelled:
+            raise BaseExceptionGroup("both", [cancelled, ValueError("and this")]) from None
+        return Result()
+
+    bench = Bench(Scripted(breaks, Result()), reconcile_timeout=0.02)
+    bench.queue.add(A)
+    await bench.run_until(lambda: bench.results()["success"] == 1)
+    assert bench.metric("reconcile_timeouts_total") == 1
+    assert bench.results()["error"] == 1
+
+
 async def test_the_reconcilers_own_timeout_is_not_ours() -> None:
     bench = Bench(Scripted(TimeoutError("a call of its own")))
     await bench.run_once()

@@ -121,7 +121,11 @@ def is_settled(members: list[Member]) -> bool:
     newcomers = any(not m.state and m.phase in {READY, LOADING} for m in members)
     forgetful = any(m.is_active and m.phase is READY and m.preempted_at for m in members)
     ending = any(m.state and not m.is_active and m.phase is READY for m in members)
-    return not forgetful and not ending and sum(m.is_active for m in members) <= (0 if newcomers else 1)
+    return (
+        not forgetful
+        and not ending
+        and sum(m.is_active for m in members) <= (0 if newcomers else 1)
+    )
 
 
 @settings(deadline=None)

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, Field, PlainSerializer
 
 from flexinfer.errors import ConfigurationError
 from flexinfer.meta.object import Model
+
+if TYPE_CHECKING:
+    from flexinfer.meta.envelope import Tree
 
 __all__ = ["Condition", "ConditionStatus", "Timestamp"]
 
@@ -73,3 +76,13 @@ class Condition(Model):
 
     message: str = Field(max_length=MAX_MESSAGE)
     """Why, in words for people; may be empty."""
+
+    def wire(self) -> Tree:
+        """Return the camelCase form; a status is written so often that it is spelt out here."""
+        tree: Tree = {"type": self.type, "status": self.status.value}
+        if self.observed_generation is not None:
+            tree["observedGeneration"] = self.observed_generation
+        tree["lastTransitionTime"] = _rfc3339(self.last_transition_time)
+        tree["reason"] = self.reason
+        tree["message"] = self.message
+        return tree

@@ -39,6 +39,13 @@ def test_the_wire_form_is_that_of_the_api() -> None:
     assert "observedGeneration" not in condition().wire()
 
 
+@pytest.mark.parametrize("generation", [None, 0, 3])
+def test_the_wire_form_is_what_the_model_says(generation: int | None) -> None:
+    found = condition(observed_generation=generation)
+    said = found.model_dump(by_alias=True, exclude_none=True, mode="json")
+    assert list(found.wire().items()) == list(said.items())
+
+
 @given(
     st.datetimes(
         min_value=datetime(1000, 1, 2),  # noqa: DTZ001 - hypothesis adds the zone

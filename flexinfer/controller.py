@@ -17,10 +17,8 @@ name. An object that does not fit its model is reconciled like any other: the re
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
-import secrets
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,7 +26,7 @@ from typing import TYPE_CHECKING
 import anyio
 from structlog import contextvars
 
-from flexinfer import hotloop, log
+from flexinfer import hotloop, log, runs
 from flexinfer.errors import (
     ApiError,
     ConfigurationError,
@@ -67,9 +65,6 @@ _MIN_RETRY_AFTER = 1.0  # seconds: `Retry-After: 0` is no licence to hammer
 _BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
 # States of the world, whose message names object and cause: a traceback says nothing more.
 _SAY_IT_ALL = (ApiError, DecodeError, NotOursError, TerminalError, TransportError)
-
-_PROCESS_ID = secrets.token_hex(4)
-_counter = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +123,9 @@ class Controller:
         self._queue = queue
         self._sources = tuple(sources)
         self._registry = registry
+        self._active = 0
         self._metrics = ReconcileMetrics(name, registry=registry)
+        self._metrics.active_workers.set_function(lambda: self._active)
         self._reasons = Reasons()
         self._hot_loops = hotloop.HotLoops(name, limit=self.options.hot_loop, registry=registry)
         self._log = _log
@@ -171,7 +168,8 @@ class Controller:
     async def _work(self) -> None:
         is_open = True
         while is_open:
-            # One for many runs, each with a deadline of its own: a scope a run costs more.
+            # One for many runs, each of which sets its deadline: a scope a run costs more. A
+            # worker that waits for longer than that for a key begins another.
             with anyio.CancelScope() as scope:
                 is_open = await self._take_turns(scope)
 
@@ -182,24 +180,18 @@ class Controller:
                 key, priority = await self._queue.get()
             except QueueShutDown:
                 return False
-            self._metrics.active_workers.inc()
+            self._active += 1
             try:
                 await self._process(key, priority, scope)
             finally:
-                self._metrics.active_workers.dec()
+                self._active -= 1
                 self._queue.done(key)
         return True
 
     async def _process(self, key: Request, priority: int, scope: anyio.CancelScope) -> None:
         contextvars.clear_contextvars()  # what the last reconcile bound is not of this one
-        contextvars.bind_contextvars(
-            controller=self.name,
-            namespace=key.namespace,
-            name=key.name,
-            reconcile_id=f"{_PROCESS_ID}-{next(_counter):x}",
-        )
+        runs.begin(self.name, key)
         self._log.debug("reconciling", reason=self._reasons.take(key), priority=priority)
-        hotloop.begin_run()
         started = time.perf_counter()
         scope.deadline = anyio.current_time() + self.options.reconcile_timeout
         try:
@@ -220,7 +212,6 @@ class Controller:
             # Nobody cancelled this worker: it leaked from something the reconciler awaited.
             self._fail(key, priority, FlexInferError("a cancellation escaped the reconciler"))
         finally:
-            scope.deadline = math.inf
             self._metrics.time.observe(time.perf_counter() - started)
 
     def _interrupt(self, key: Request, priority: int) -> None:

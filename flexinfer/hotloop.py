@@ -5,21 +5,19 @@ A status with a fresh time in it, two controllers that take back each other's fi
 random order: each run succeeds, writes, and so causes the next one. Neither errors nor backoff
 show it. A few dozen successful runs of one name a minute, each with a write, do.
 
-Whether a run wrote is counted where every write passes, in the transport: `note_write` adds to the
-tally that the controller opened for this run, by a context variable. So reconcilers and clients
-pass nothing along, tasks that a reconciler starts count for it, and what is written outside of a
-reconcile (events, a lease) counts for nobody.
+Whether a run wrote is counted where every write passes, in the transport. What tasks write that a
+reconciler started counts for it, and what is written outside of a reconcile (events, a lease)
+counts for nobody.
 """
 
 from __future__ import annotations
 
 import time
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import Counter
 
-from flexinfer import log
+from flexinfer import log, runs
 from flexinfer.metrics import REGISTRY, once_per_registry
 
 if TYPE_CHECKING:
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 
     from flexinfer.meta.resource import NamespacedName
 
-__all__ = ["HotLoops", "begin_run", "note_write"]
+__all__ = ["HotLoops", "note_write"]
 
 _log = log.get_logger(__name__)
 
@@ -39,25 +37,11 @@ MAX_NAMES = 10_000
 """Names watched at a time: 2 MB. One that does not fit is watched once others have expired."""
 
 
-class _Tally:
-    """Count the writes of one run."""
-
-    writes = 0
-
-
-_run: ContextVar[_Tally | None] = ContextVar("flexinfer_run", default=None)
-
-
-def begin_run() -> None:
-    """Count the writes of this task, and of those that it starts, from zero."""
-    _run.set(_Tally())
-
-
 def note_write() -> None:
     """Count one write that the server has taken, if a run is going on."""
-    tally = _run.get()
-    if tally is not None:
-        tally.writes += 1
+    run = runs.current()
+    if run is not None:
+        run.writes += 1
 
 
 class _Window(NamedTuple):
@@ -94,9 +78,9 @@ class HotLoops:
         return len(self._windows)
 
     def succeeded(self, name: NamespacedName) -> None:
-        """Take note that the run of *name* that `begin_run` began has succeeded."""
-        tally = _run.get()
-        wrote = tally is not None and tally.writes > 0
+        """Take note that the present run, which is of *name*, has succeeded."""
+        run = runs.current()
+        wrote = run is not None and run.writes > 0
         if not wrote and not self._windows:
             return
         now = self._clock()

@@ -2,9 +2,9 @@
 """Structured logs: constant messages, values as keys, one line of JSON each in a cluster.
 
 The level is checked before anything else, so a line that is not written costs a function call.
-Inside a reconcile every line carries `controller`, `namespace`, `name` and `reconcile_id`, which
-the controller binds as context variables. The standard library's loggers, asyncio's among them,
-are written at WARNING and above in the same form. Bodies and tokens are never logged.
+Inside a reconcile every line carries `controller`, `namespace`, `name` and `reconcile_id`. The
+standard library's loggers, asyncio's among them, are written at WARNING and above in the same
+form. Bodies and tokens are never logged.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, TextIO, cast
 
+from flexinfer import runs
 from flexinfer.errors import ConfigurationError
 
 # structlog takes rich where that is installed, which the command line brings along: 4 MiB and
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
-__all__ = ["Burst", "LogFormat", "configure", "get_logger"]
+__all__ = ["Burst", "LogFormat", "configure", "get_logger", "merge_run"]
 
 
 _HEAD = ("ts", "level", "logger", "msg")
@@ -124,10 +125,20 @@ def _level(name: str) -> int:
 def _shared() -> list[Processor]:
     return [
         structlog.contextvars.merge_contextvars,
+        merge_run,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
         _name_logger,
     ]
+
+
+def merge_run(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Say which reconcile a line is of, as a processor of structlog; what the line says wins.
+
+    For whoever configures structlog himself: in the place of, or after, `merge_contextvars`.
+    """
+    run = runs.current()
+    return event if run is None else {**run.fields(), **event}
 
 
 def _json() -> list[Processor]:

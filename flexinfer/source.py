@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from flexinfer.cache.informer import Informer
     from flexinfer.handler import Handler
-    from flexinfer.meta.resource import NamespacedName
+    from flexinfer.meta.envelope import ObjectMeta
     from flexinfer.reconcile import Request
     from flexinfer.workqueue import WorkQueue
 
@@ -37,6 +37,18 @@ _MAX_REASONS = 10_000  # keys, some 3 MB; nobody reads the reasons of a longer q
 _VERBS = {CreateEvent: "create", UpdateEvent: "update", DeleteEvent: "delete"}
 
 
+class Reason:
+    """Say why a key is reconciled, such as `update of pods default/web`, when somebody reads it."""
+
+    __slots__ = ("_kind", "_meta", "_verb")
+
+    def __init__(self, verb: str, kind: str, meta: ObjectMeta) -> None:
+        self._verb, self._kind, self._meta = verb, kind, meta
+
+    def __repr__(self) -> str:
+        return f"{self._verb} of {self._kind} {self._meta.key}"
+
+
 class Reasons:
     """Remember which event enqueued a key, until the key is reconciled.
 
@@ -44,7 +56,7 @@ class Reasons:
     """
 
     def __init__(self) -> None:
-        self._first: dict[Request, tuple[str, str, NamespacedName]] = {}
+        self._first: dict[Request, Reason] = {}
 
     def __len__(self) -> int:
         return len(self._first)
@@ -53,12 +65,11 @@ class Reasons:
         """Remember that *event*, of an object of *kind*, enqueued *request*."""
         if len(self._first) < _MAX_REASONS:
             seen = event.new if isinstance(event, UpdateEvent) else event.object
-            self._first.setdefault(request, (_VERBS[type(event)], kind, seen.meta.key))
+            self._first.setdefault(request, Reason(_VERBS[type(event)], kind, seen.meta))
 
-    def take(self, request: Request) -> str:
-        """Forget the reason of *request* and return it, such as `update of pods default/web`."""
-        reason = self._first.pop(request, None)
-        return "requeue" if reason is None else "{} of {} {}".format(*reason)
+    def take(self, request: Request) -> Reason | str:
+        """Forget the reason of *request* and return it, `requeue` when no event was."""
+        return self._first.pop(request, "requeue")
 
 
 class Source:

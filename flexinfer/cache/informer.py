@@ -80,12 +80,15 @@ class Informer:
             str(resource), selector=self.selection.label, registry=options.registry
         )
         self._store = Store(memo_size=options.memo_size, on_index_error=self._index_failed)
+        self._metrics.objects.set_function(self._store.__len__)
         self._own = OwnWrites(self._store, admits=self.selection.admits)
         self._handlers: tuple[EventHandler, ...] = ()
         self._burst = log.Burst(self._timing.clock)
         self._missing: set[NamespacedName] = set()
         self._went_back = False
         self._synced = anyio.Event()
+        self.has_synced = False
+        """Whether the first list is in the store and every handler has heard of it."""
         self._is_running = False
         self._reflector = Reflector(
             transport, self.selection, self, timing=self._timing, metrics=self._metrics
@@ -174,11 +177,6 @@ class Informer:
 
     # State
 
-    @property
-    def has_synced(self) -> bool:
-        """Say whether the first list is in the store and every handler has heard of it."""
-        return self._synced.is_set()
-
     async def synced(self) -> None:
         """Wait for `has_synced`, for as long as it takes."""
         await self._synced.wait()
@@ -247,8 +245,8 @@ class Informer:
                 self._emit(DeleteEvent(last, final_state_unknown=True))
             yield
         self._own.relisted(resource_version)
-        self._metrics.objects.set(len(self._store))
         self._metrics.synced.set(1)
+        self.has_synced = True
         self._synced.set()
 
     def changed(self, event_type: str, item: StoredObject) -> None:
@@ -259,7 +257,6 @@ class Informer:
         else:
             self._observe(key, item)
         self._own.passed(item.meta.resource_version)
-        self._metrics.objects.set(len(self._store))
 
     def bookmarked(self, resource_version: str) -> None:
         """Take note that there was nothing else up to this version."""

@@ -35,6 +35,7 @@ class Informers:
         self._transport = transport
         self._options = options or InformerOptions()
         self._by_resource: dict[Resource, list[Informer]] = {}
+        self._whole: dict[Resource, Informer] = {}  # those that hold all objects of a kind
         self._group: TaskGroup | None = None
 
     def __iter__(self) -> Iterator[Informer]:
@@ -66,6 +67,8 @@ class Informers:
             options=self._options,
         )
         self._by_resource.setdefault(resource, []).append(made)
+        if made.selection.is_everything:
+            self._whole[resource] = made
         if self._group is not None:
             self._start(self._group, made)
         return made
@@ -79,10 +82,12 @@ class Informers:
     ) -> Informer:
         """Return the informer to read a kind from; an empty namespace means all of them.
 
-        An informer of exactly these labels is preferred, then one of all labels, then the only
-        one there is. Raises ConfigurationError when there is none, or several and no telling
-        which.
+        One that holds everything is preferred, then one of all labels in the namespace, then one
+        of exactly these labels, then the only one there is. Raises ConfigurationError when there
+        is none, or several and no telling which.
         """
+        if whole := self._whole.get(resource):
+            return whole
         covering = []
         for informer in self.of(resource):
             selection = informer.selection

@@ -48,6 +48,11 @@ class Selection:
         """Say whether an object of the kind and namespace may be outside of it."""
         return self.labels is not None or bool(self.fields)
 
+    @property
+    def is_everything(self) -> bool:
+        """Say whether it is all objects of the kind."""
+        return not self.namespace and not self.is_filtered
+
     def params(self) -> dict[str, str]:
         """Return the query parameters that every list and watch of it carries."""
         params: dict[str, str] = {}

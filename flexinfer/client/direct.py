@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 from flexinfer.client.creation import Creation
@@ -132,7 +133,7 @@ class DirectClient:
         answer = await self._transport.request(
             "PATCH",
             _object_path(resource, key, subresource),
-            params={**_write_params(field_manager), "force": "true" if force else "false"},
+            params=_apply_params(field_manager, force),
             body=encode(_typed(resource, intent)),
             content_type=APPLY,
             timeout=self._timeout,
@@ -254,6 +255,11 @@ def _terminating(answer: bytes) -> StoredObject | None:
     return stored if stored.meta.deletion_timestamp else None
 
 
+@lru_cache(maxsize=64)  # of the few controllers that there are
+def _apply_params(field_manager: str, force: bool) -> Mapping[str, str]:  # noqa: FBT001 - hashed
+    return _write_params(field_manager) | {"force": "true" if force else "false"}
+
+
 def _write_params(field_manager: str) -> dict[str, str]:
     if not field_manager:
         raise ConfigurationError("field_manager must not be empty: it says who owns the fields")
@@ -261,6 +267,8 @@ def _write_params(field_manager: str) -> dict[str, str]:
 
 
 def _typed(resource: Resource, intent: Tree) -> Tree:
+    if "apiVersion" in intent and "kind" in intent:
+        return intent
     return {"apiVersion": resource.api_version, "kind": resource.kind, **intent}
 
 

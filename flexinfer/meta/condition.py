@@ -41,6 +41,8 @@ def whole_second(value: datetime) -> datetime:
     """
     if value.tzinfo is None:
         raise ConfigurationError("a time needs a time zone: use datetime.now(UTC)")
+    if value.tzinfo is UTC:
+        return value.replace(microsecond=0) if value.microsecond else value
     try:
         return value.astimezone(UTC).replace(microsecond=0)
     except OverflowError:

@@ -321,7 +321,11 @@ async def test_an_overdue_run_takes_nothing_from_the_next_one() -> None:
         left.append(anyio.current_effective_deadline() - anyio.current_time())
         return Result()
 
-    bench = Bench(Scripted(anyio.sleep_forever, looks, looks), reconcile_timeout=0.2)
+    async def stuck() -> Result:
+        await anyio.sleep_forever()
+        return Result()
+
+    bench = Bench(Scripted(stuck, looks, looks), reconcile_timeout=0.2)
     for name in ("a", "b", "c"):
         bench.queue.add(Request("ns", name))
     await bench.run_until(lambda: bench.results()["success"] == 2)
@@ -488,8 +492,8 @@ async def test_every_line_of_a_reconcile_carries_its_keys() -> None:
     reconciler = Scripted(leaky, chatty)
     bench = Bench(reconciler)
     bench.queue.add(A)
-    merge = structlog.contextvars.merge_contextvars
-    with structlog.testing.capture_logs(processors=[merge]) as logs:
+    merge = [structlog.contextvars.merge_contextvars, log.merge_run]
+    with structlog.testing.capture_logs(processors=merge) as logs:
         await bench.run_until(lambda: bench.results()["success"] == 1)
     (failure,) = [line for line in logs if line["event"] == "reconcile failed"]
     (applied,) = [line for line in logs if line["event"] == "applied"]

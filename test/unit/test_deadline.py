@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
 import pytest
 
 from flexinfer.client.deadline import Deadline, OverdueError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 async def test_what_ends_in_time_is_left_alone() -> None:
@@ -77,7 +81,7 @@ async def test_a_task_that_is_cancelled_in_the_same_round_ends(*, is_first: bool
         with Deadline(60) as deadline:
             task = asyncio.current_task()
             assert task is not None
-            both = [task.cancel, deadline._expire]
+            both: list[Callable[[], object]] = [task.cancel, deadline._expire]
             for end in both if is_first else reversed(both):
                 loop.call_soon(end)
             await anyio.sleep_forever()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from flexinfer import hotloop
+from flexinfer import hotloop, runs
 from flexinfer.hotloop import HotLoops
 from flexinfer.meta.resource import NamespacedName
 
@@ -34,7 +34,7 @@ class Bench:
         self.loops = HotLoops("model", limit=limit, clock=self.clock, registry=self.registry)
 
     def run(self, name: NamespacedName = A, *, writes: int = 1) -> None:
-        hotloop.begin_run()
+        runs.begin("test", A)
         for _ in range(writes):
             hotloop.note_write()
         self.loops.succeeded(name)
@@ -118,7 +118,7 @@ async def test_the_writes_of_tasks_that_a_run_starts_are_its_own() -> None:
     started, written = anyio.Event(), anyio.Event()
 
     async def other_worker() -> None:
-        hotloop.begin_run()
+        runs.begin("test", A)
         started.set()
         await written.wait()
         bench.loops.succeeded(B)
@@ -128,7 +128,7 @@ async def test_the_writes_of_tasks_that_a_run_starts_are_its_own() -> None:
         written.set()
 
     async def worker() -> None:
-        hotloop.begin_run()
+        runs.begin("test", A)
         await started.wait()
         async with anyio.create_task_group() as parts:
             parts.start_soon(write)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import io
 import json
 import logging
@@ -11,11 +12,11 @@ import sys
 from typing import Any
 
 import pytest
-from structlog import contextvars
 
-from flexinfer import log
+from flexinfer import log, runs
 from flexinfer.envtest.simulated import ManualClock
 from flexinfer.errors import ConfigurationError
+from flexinfer.meta.resource import NamespacedName
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 
@@ -42,15 +43,17 @@ def test_a_line_is_json_with_its_values_as_keys() -> None:
 def test_lines_carry_the_context_of_the_reconcile() -> None:
     stream = io.StringIO()
     log.configure(stream=stream)
-    contextvars.bind_contextvars(controller="model", namespace="a", name="b", reconcile_id="1-2")
-    log.get_logger("x").info("applied")
-    (line,) = lines(stream)
-    assert (line["controller"], line["namespace"], line["name"], line["reconcile_id"]) == (
-        "model",
-        "a",
-        "b",
-        "1-2",
-    )
+    context = contextvars.copy_context()
+    context.run(runs.begin, "model", NamespacedName("a", "b"))
+    logger = log.get_logger("x")
+    context.run(logger.info, "applied")
+    context.run(logger.info, "named", name="mine")
+    logger.info("elsewhere")
+    first, second, last = lines(stream)
+    assert (first["controller"], first["namespace"], first["name"]) == ("model", "a", "b")
+    assert first["reconcile_id"] == second["reconcile_id"]
+    assert second["name"] == "mine"
+    assert "reconcile_id" not in last
 
 
 def test_a_line_below_the_level_is_not_formatted() -> None:

@@ -179,7 +179,7 @@ def test_the_first_reason_of_a_waiting_name_is_kept() -> None:
     pod = stored("pod", 1)
     reasons.note(key, "pods", UpdateEvent(pod, pod))
     reasons.note(key, "models.example.org", CreateEvent(stored("m", 1)))
-    assert reasons.take(key) == "update of pods ns/pod"
+    assert str(reasons.take(key)) == "update of pods ns/pod"
     assert reasons.take(key) == "requeue"
 
 

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reconcile that a task is part of: what its log lines say of it, and how often it wrote.
+
+One context variable for all of it. Reconcilers and clients pass nothing along, and tasks that a
+reconciler starts belong to its run; whatever is done outside of a reconcile belongs to none.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flexinfer.meta.resource import NamespacedName
+
+__all__ = ["Run", "begin", "current"]
+
+_PROCESS_ID = secrets.token_hex(4)
+_numbers = itertools.count(1)
+
+
+class Run:
+    """Be one reconcile of one name; `writes` counts what the server took from it."""
+
+    __slots__ = ("_controller", "_key", "_number", "writes")
+
+    def __init__(self, controller: str, key: NamespacedName) -> None:
+        self._controller, self._key = controller, key
+        self._number = next(_numbers)
+        self.writes = 0
+
+    def fields(self) -> dict[str, str]:
+        """Return what every log line of the run carries; `reconcile_id` is of no other run."""
+        return {
+            "controller": self._controller,
+            "namespace": self._key.namespace,
+            "name": self._key.name,
+            "reconcile_id": f"{_PROCESS_ID}-{self._number:x}",
+        }
+
+
+_current: ContextVar[Run | None] = ContextVar("flexinfer_run", default=None)
+
+current = _current.get
+"""Return the run that the task is part of, None for none."""
+
+
+def begin(controller: str, key: NamespacedName) -> None:
+    """Make this task, and those that it starts from now on, part of a new run."""
+    _current.set(Run(controller, key))

@@ -139,13 +139,19 @@ class StatusWriter:
     async def _apply(self, resource: Resource, meta: ObjectMeta, intent: Tree) -> StoredObject:
         metadata = {
             "name": meta.name,
-            "namespace": meta.namespace or None,
             "uid": meta.uid,
             "resourceVersion": meta.resource_version,
         }
-        head = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
+        if meta.namespace:
+            metadata["namespace"] = meta.namespace
+        body = {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": metadata,
+            **intent,
+        }
         return await self._client.apply(
-            resource, clean(head) | intent, field_manager=self._field_manager, subresource="status"
+            resource, body, field_manager=self._field_manager, subresource="status"
         )
 
     async def _replace(self, resource: Resource, live: StoredObject, intent: Tree) -> StoredObject:

@@ -50,7 +50,7 @@ def whole_second(value: datetime) -> datetime:
 
 
 def _rfc3339(value: datetime) -> str:
-    return f"{value.replace(tzinfo=None).isoformat(timespec='seconds')}Z"
+    return f"{value.isoformat(timespec='seconds').removesuffix('+00:00')}Z"
 
 
 Timestamp = Annotated[datetime, AfterValidator(whole_second), PlainSerializer(_rfc3339)]

@@ -24,6 +24,8 @@ from flexinfer.source import Source
 from flexinfer.workqueue import WorkQueue
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flexinfer.controller import ControllerOptions
     from flexinfer.handler import Handler, MapFunction
     from flexinfer.manager import Manager
@@ -127,18 +129,24 @@ class Builder:
         *,
         workers: int | None = None,
         reconcile_timeout: float | None = None,
+        hot_loop: int | None = None,
+        jitter: Callable[[], float] | None = None,
         rate_limiter: RateLimiter[Request] | None = None,
     ) -> Self:
         """Change what is given, and keep the manager's defaults for the rest.
 
-        Raises ConfigurationError for impossible settings.
+        The settings are those of ControllerOptions, and the queue's *rate_limiter*. Raises
+        ConfigurationError for impossible ones.
         """
+        known = self.options
         options = replace(
-            self.options,
-            workers=self.options.workers if workers is None else workers,
+            known,
+            workers=known.workers if workers is None else workers,
             reconcile_timeout=(
-                self.options.reconcile_timeout if reconcile_timeout is None else reconcile_timeout
+                known.reconcile_timeout if reconcile_timeout is None else reconcile_timeout
             ),
+            hot_loop=known.hot_loop if hot_loop is None else hot_loop,
+            jitter=jitter or known.jitter,
         )
         return replace(self, options=options, rate_limiter=rate_limiter or self.rate_limiter)
 

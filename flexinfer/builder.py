@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Self
 from flexinfer.controller import Controller
 from flexinfer.errors import ConfigurationError
 from flexinfer.handler import enqueue_mapped, enqueue_owner, enqueue_self
+from flexinfer.meta.selector import Selector
 from flexinfer.source import Source
 from flexinfer.workqueue import WorkQueue
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from flexinfer.manager import Manager
     from flexinfer.meta.object import Object
     from flexinfer.meta.resource import Resource
-    from flexinfer.meta.selector import Selector
     from flexinfer.predicate import Predicate
     from flexinfer.reconcile import Reconciler, Request
     from flexinfer.workqueue import RateLimiter
@@ -111,8 +111,14 @@ class Builder:
 
         With *labels* only the objects that they select are listed, watched and cached.
         Is the same as a Source with `handler.enqueue_mapped`. Raises ConfigurationError for a
-        *map_to* that is a coroutine function: it runs inside the informer and cannot wait.
+        *map_to* that is a coroutine function: it runs inside the informer and cannot wait; and
+        for *labels* that are no Selector.
         """
+        if labels is not None and not isinstance(labels, Selector):
+            raise ConfigurationError(
+                f"labels of {kind.resource} is a {type(labels).__name__}: give a Selector, as"
+                " Selector.from_labels makes of a dict and Selector.parse of a text"
+            )
         if inspect.iscoroutinefunction(map_to):
             raise ConfigurationError(
                 f"map_to of {kind.resource} is a coroutine function: make it a plain one that"

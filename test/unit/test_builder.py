@@ -202,6 +202,9 @@ def test_impossible_settings_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="name of the work queue is empty"):
         builder.named("").complete(Recording())
 
+    with pytest.raises(ConfigurationError, match="labels of nodes is a dict: give a Selector"):
+        builder.watches(Node, map_to=lambda _: [], labels={"a": "b"})  # type: ignore[arg-type] # untyped
+
     async def waits(_item: StoredObject) -> Iterable[Request]:
         return []
 

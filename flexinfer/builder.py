@@ -20,16 +20,18 @@ from typing import TYPE_CHECKING, Self
 from flexinfer.controller import Controller
 from flexinfer.errors import ConfigurationError
 from flexinfer.handler import enqueue_mapped, enqueue_owner, enqueue_self
+from flexinfer.meta.selector import Selector
 from flexinfer.source import Source
 from flexinfer.workqueue import WorkQueue
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flexinfer.controller import ControllerOptions
     from flexinfer.handler import Handler, MapFunction
     from flexinfer.manager import Manager
     from flexinfer.meta.object import Object
     from flexinfer.meta.resource import Resource
-    from flexinfer.meta.selector import Selector
     from flexinfer.predicate import Predicate
     from flexinfer.reconcile import Reconciler, Request
     from flexinfer.workqueue import RateLimiter
@@ -109,8 +111,14 @@ class Builder:
 
         With *labels* only the objects that they select are listed, watched and cached.
         Is the same as a Source with `handler.enqueue_mapped`. Raises ConfigurationError for a
-        *map_to* that is a coroutine function: it runs inside the informer and cannot wait.
+        *map_to* that is a coroutine function: it runs inside the informer and cannot wait; and
+        for *labels* that are no Selector.
         """
+        if labels is not None and not isinstance(labels, Selector):
+            raise ConfigurationError(
+                f"labels of {kind.resource} is a {type(labels).__name__}: give a Selector, as"
+                " Selector.from_labels makes of a dict and Selector.parse of a text"
+            )
         if inspect.iscoroutinefunction(map_to):
             raise ConfigurationError(
                 f"map_to of {kind.resource} is a coroutine function: make it a plain one that"
@@ -127,18 +135,24 @@ class Builder:
         *,
         workers: int | None = None,
         reconcile_timeout: float | None = None,
+        hot_loop: int | None = None,
+        jitter: Callable[[], float] | None = None,
         rate_limiter: RateLimiter[Request] | None = None,
     ) -> Self:
         """Change what is given, and keep the manager's defaults for the rest.
 
-        Raises ConfigurationError for impossible settings.
+        The settings are those of ControllerOptions, and the queue's *rate_limiter*. Raises
+        ConfigurationError for impossible ones.
         """
+        known = self.options
         options = replace(
-            self.options,
-            workers=self.options.workers if workers is None else workers,
+            known,
+            workers=known.workers if workers is None else workers,
             reconcile_timeout=(
-                self.options.reconcile_timeout if reconcile_timeout is None else reconcile_timeout
+                known.reconcile_timeout if reconcile_timeout is None else reconcile_timeout
             ),
+            hot_loop=known.hot_loop if hot_loop is None else hot_loop,
+            jitter=jitter or known.jitter,
         )
         return replace(self, options=options, rate_limiter=rate_limiter or self.rate_limiter)
 

@@ -182,11 +182,15 @@ class Manager:
         """Run *runnable* with the manager, from when the informers have synced.
 
         With leader election it runs only while this process leads, unless *needs_leadership* is
-        False; controllers always need it. Raises ConfigurationError once the manager runs, and
-        for a second controller of a name.
+        False; controllers always need it. Raises ConfigurationError once the manager runs, for a
+        second controller of a name, and for what is no Runnable.
         """
         if self._has_run:
             raise ConfigurationError("the manager runs already: add everything before run()")
+        if isinstance(runnable, type) or not callable(getattr(runnable, "run", None)):
+            raise ConfigurationError(
+                f"{runnable!r} cannot be run: add an object with `async def run(self) -> None`"
+            )
         if not isinstance(runnable, Controller):
             (self._elected if needs_leadership else self._others).append(runnable)
         elif runnable.name in self._controllers:

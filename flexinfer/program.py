@@ -100,13 +100,15 @@ def run(
     set_up: SetUp,
     *,
     name: str = "",
+    version: str = "",
     argv: Sequence[str] | None = None,
 ) -> NoReturn:
     """Be the whole of a program: read its flags, run until a signal, and exit.
 
     *set_up* adds controllers to the manager it is given. *name* is the script's unless given, and
     *argv* what follows it on the command line. The exit code is 0 after SIGTERM and SIGINT, 1 for
-    a failure, 2 for misuse; each is one sentence on standard error. `--help` lists the flags.
+    a failure, 2 for misuse; each is one sentence on standard error. `--help` lists the flags, and
+    `--version` says *version*; without one it says FlexInfer's, and that it is FlexInfer's.
     """
     name = name or Path(sys.argv[0]).stem
 
@@ -114,7 +116,11 @@ def run(
         return execute(name, set_up, flags or Flags())
 
     start.__annotations__ = {"flags": Flags | None, "return": int}
-    app = App(name=name, help="Run the controllers until SIGTERM or SIGINT.")
+    app = App(
+        name=name,
+        help="Run the controllers until SIGTERM or SIGINT.",
+        version=version or _framework_version,
+    )
     app.default(start)
     sys.exit(app(argv))
 
@@ -167,6 +173,12 @@ async def running(
             await group.start(manager.run)
             yield manager
             manager.stop()
+
+
+def _framework_version() -> str:
+    from importlib.metadata import version
+
+    return f"flexinfer {version('flexinfer')}"
 
 
 def _with_flags(text: str) -> str:

@@ -11,7 +11,7 @@ The first line of a block says what becomes of it:
 | `yaml check` | the same with `--dry-run=server` |
 | `sh` | nothing; its first line begins with `# Not run in tests: ` and says why |
 | `sh start` | starts it, and ends it by SIGTERM behind the last block; only in `framework.md` |
-| `python <file>` | writes it to that file, behind what is there; only in `framework.md` |
+| `<language> <file>` | writes it to that file, behind what is there; only in `framework.md` |
 | any other | nothing |
 
 A line of output is expected word by word; `…` stands for any text.
@@ -31,6 +31,7 @@ NOT_RUN = "# Not run in tests: "
 _HEADING = re.compile(r"(#+) +(.*?) *")
 _FENCE = "```"
 _ANYTHING = "…"
+_ACTIONS = {"run", "start", "apply", "check"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,12 @@ class Block:
     def is_run(self) -> bool:
         """Tell whether a test runs or applies it."""
         return self.words in {("sh", "run"), ("yaml", "apply"), ("yaml", "check")}
+
+    @property
+    def file(self) -> str:
+        """Return the file that it is written to, empty for none."""
+        named = len(self.words) == 2 and self.words[1] not in _ACTIONS  # noqa: PLR2004 - two words
+        return self.words[1] if named else ""
 
     @property
     def is_output(self) -> bool:
@@ -82,11 +89,10 @@ def blocks(page: str) -> tuple[Block, ...]:
 
 
 def files(page: str) -> dict[str, str]:
-    """Return the files that the `python <file>` blocks of *page* write, each with its text."""
+    """Return the files that the blocks of *page* write, each with its text."""
     found: dict[str, str] = {}
     for block in blocks(page):
-        if block.words[:1] == ("python",):
-            (name,) = block.words[1:]
+        if name := block.file:
             before = f"{found[name]}\n\n" if name in found else ""
             found[name] = f"{before}{block.text}\n"
     return found

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flexinfer import log
@@ -13,7 +13,7 @@ from flexinfer.meta.resource import NamespacedName
 from flexinfer.meta.selector import Selector
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from flexinfer.apply.applier import Applier
     from flexinfer.apply.live import LiveClient
@@ -30,12 +30,16 @@ class AppliedChildren:
     """Report what became of a set of children.
 
     `written` are those that the server changed or made, `deleted` those that were not wanted any
-    more; `not_ours` are the errors about names that belong to somebody else, in the order of the
-    intents. Each says which object it is and whose.
+    more; `leaving` are those that were deleted before and are still there, because a finalizer
+    holds them. `drift` names the immutable fields of each child where it is not what its intent
+    asked for. `not_ours` are the errors about names that belong to somebody else, in the order of
+    the intents. Each says which object it is and whose.
     """
 
     written: tuple[NamespacedName, ...] = ()
     deleted: tuple[NamespacedName, ...] = ()
+    leaving: tuple[NamespacedName, ...] = ()
+    drift: Mapping[NamespacedName, tuple[str, ...]] = field(default_factory=dict)
     not_ours: tuple[NotOursError, ...] = ()
 
 
@@ -59,6 +63,7 @@ async def apply_children(
     ConfigurationError for two intents of one name, and TransportError at once.
     """
     written: list[NamespacedName] = []
+    drift: dict[NamespacedName, tuple[str, ...]] = {}
     not_ours: list[NotOursError] = []
     failures: list[ApiError | TerminalError] = []
     wanted = _labelled(kind, intents, label, owner.metadata.uid)
@@ -72,12 +77,20 @@ async def apply_children(
         else:
             if applied.outcome is not Outcome.UNCHANGED:
                 written.append(key)
-    deleted = await _prune(client, kind, wanted.keys(), owner=owner, label=label)
+            if applied.drift:
+                drift[key] = applied.drift
+    deleted, leaving = await _prune(client, kind, wanted.keys(), owner=owner, label=label)
     for failure in failures[1:]:
         _log.warning("more children could not be applied", error=str(failure))
     if failures:
         raise failures[0]
-    return AppliedChildren(written=tuple(written), deleted=tuple(deleted), not_ours=tuple(not_ours))
+    return AppliedChildren(
+        written=tuple(written),
+        deleted=tuple(deleted),
+        leaving=tuple(leaving),
+        drift=drift,
+        not_ours=tuple(not_ours),
+    )
 
 
 def _labelled(
@@ -103,14 +116,18 @@ async def _prune(
     *,
     owner: Object,
     label: str,
-) -> Sequence[NamespacedName]:
+) -> tuple[Sequence[NamespacedName], Sequence[NamespacedName]]:
+    """Delete what is not to be kept; return what was deleted now, and what was before."""
     uid = owner.metadata.uid
-    deleted = []
+    deleted, leaving = [], []
     for found in await client.list(kind, labels=Selector.from_labels({label: uid})):
         controller = found.metadata.controller
         is_ours = controller is not None and controller.uid == uid
-        if found.key in keep or not is_ours or found.metadata.deletion_timestamp is not None:
+        if found.key in keep or not is_ours:
+            continue
+        if found.metadata.deletion_timestamp is not None:
+            leaving.append(found.key)
             continue
         await client.delete(kind.resource, found.key, uid=found.metadata.uid)
         deleted.append(found.key)
-    return deleted
+    return deleted, leaving

@@ -58,6 +58,8 @@ _COLUMN_TYPES = {"string", "integer", "number", "boolean", "date"}
 _SCOPES = {"Namespaced", "Cluster"}
 _LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _VERSION = re.compile(r"v[1-9][0-9]*((alpha|beta)[1-9][0-9]*)?")
+# The API server's rule for groups whose CRDs need the annotation api-approved.kubernetes.io.
+_PROTECTED = re.compile(r"(^|\.)(k8s|kubernetes)\.io$")
 _SELECTABLE_MAX = 8
 
 
@@ -238,7 +240,15 @@ class CustomResource:
         group, version, kind = self.resource.gvk
         labels = group.split(".")
         if len(labels) < 2 or not all(map(_LABEL.fullmatch, labels)):  # noqa: PLR2004 - a dot
-            raise ConfigurationError(f"the group {group!r} of {kind} is no DNS name with a dot")
+            raise ConfigurationError(
+                f"the group {group!r} of {kind} is no DNS name with a dot: use a domain of yours; "
+                f"{self._cure_of_a_built_in()}"
+            )
+        if _PROTECTED.search(group):
+            raise ConfigurationError(
+                f"the group {group!r} of {kind} belongs to Kubernetes, whose API server takes no "
+                f"CRD for it that was not approved: {self._cure_of_a_built_in()}"
+            )
         if not _VERSION.fullmatch(version):
             raise ConfigurationError(
                 f"the version {version!r} of {kind} is none: write v1, v1beta1 or v1alpha1"
@@ -254,6 +264,15 @@ class CustomResource:
             )
         for path in self.selectable:
             _check_path("selectable", path)
+
+    def _cure_of_a_built_in(self) -> str:
+        group, version, kind = self.resource.gvk
+        scope = "" if self.resource.namespaced else ", namespaced=False"
+        return (
+            "for a kind that the cluster has already leave out @resource, and write in the class "
+            f'resource: ClassVar[Resource] = Resource(GroupVersionKind("{group}", "{version}", '
+            f'"{kind}"), "{self.resource.plural}"{scope})'
+        )
 
 
 def resource(  # noqa: PLR0913 - one keyword for each thing a CRD may say
@@ -275,7 +294,8 @@ def resource(  # noqa: PLR0913 - one keyword for each thing a CRD may say
     Sets `resource`, which the clients use, and `custom_resource`, which the generators use.
     Without *columns* the class's `default_columns` are shown, where it has any.
     *rules* check the whole object and may name `self.metadata.name`; *selectable* are JSON paths
-    that field selectors may use. Raises ConfigurationError for names that Kubernetes refuses.
+    that field selectors may use. Raises ConfigurationError for names that Kubernetes refuses, and
+    for a group of Kubernetes' own: a kind that the cluster has already only sets `resource`.
     """
     if scope not in _SCOPES:
         raise ConfigurationError(f"the scope {scope!r} is unknown: use Namespaced or Cluster")

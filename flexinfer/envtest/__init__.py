@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real Kubernetes control plane on loopback for tests and local runs; works from the wheel.
 
-`ControlPlane.start()` gives one in a few seconds. What it consists of:
+`ControlPlane.start()` gives one in a few seconds, and `python -m flexinfer.envtest` to a shell.
+What it consists of:
 
 - `controlplane`: `ControlPlane`, a context manager with everything a test asks of a cluster.
 - `binaries`, `build`, `components`: etcd, kube-apiserver, kube-controller-manager, kube-scheduler

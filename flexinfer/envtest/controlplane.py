@@ -197,6 +197,14 @@ class ControlPlane:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
+    def detach(self) -> int:
+        """Let it outlive this process; SIGTERM to the process whose id is returned ends it.
+
+        The temporary folder goes then too.
+        """
+        self.processes.detach(remove=self._scratch)
+        return self.processes.supervisor_pid
+
     def wait_ready(self, *, within: float = 30.0) -> None:
         """Wait until the API server says that it is ready."""
 

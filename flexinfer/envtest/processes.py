@@ -126,9 +126,12 @@ class Processes:
         for obituary in self._obituaries.values():
             raise ProcessError(obituary)
 
-    def detach(self) -> None:
-        """Let all processes outlive this one; SIGTERM to `supervisor_pid` then ends them."""
-        self._ask(do="detach")
+    def detach(self, *, remove: Path | None = None) -> None:
+        """Let all processes outlive this one; SIGTERM to `supervisor_pid` then ends them.
+
+        The folder *remove* goes when they have ended.
+        """
+        self._ask(do="detach", remove=None if remove is None else str(remove))
 
     def close(self) -> None:
         """End every process, then the supervisor; return when all are gone. Again is harmless."""

@@ -53,7 +53,7 @@ def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
         pytest.fail(str(error), pytrace=False)
     if os.environ.get("KEEP_ENVTEST"):
         yield plane
-        plane.processes.detach()
+        plane.detach()
         request.config.stash[_KEPT] = plane
     else:
         with plane:

@@ -8,7 +8,7 @@ itself, the kernel kills its children (PR_SET_PDEATHSIG). It has one thread.
 
 Commands, each with an `id` that its answer repeats:
 `start` (name, argv, log; env and cwd unless they are ours), `signal` (name, signal), `wait` (name,
-timeout), `detach`.
+timeout), `detach` (remove: a folder to remove when all have ended; may be left out).
 Unasked it says `{"exited": name, "code": …, "expected": …, "tail": …}`.
 """
 
@@ -71,6 +71,7 @@ class Supervisor:
         self._children: dict[str, Child] = {}
         self._ending = False
         self._attached = True
+        self._remove: str | None = None
         self._unread = b""
 
     def serve(self) -> None:
@@ -86,6 +87,10 @@ class Supervisor:
                     self._read(selector)
                 self._reap()
         self._end_children()
+        if self._remove is not None:
+            import shutil  # noqa: PLC0415 - quick start
+
+            shutil.rmtree(self._remove, ignore_errors=True)
 
     def _end(self, _number: int, _frame: object) -> None:
         self._ending = True
@@ -139,8 +144,9 @@ class Supervisor:
         child.waiters.append((command["id"], time.monotonic() + command["timeout"]))
         return None
 
-    def _do_detach(self, _command: dict[str, Any]) -> dict[str, Any]:
+    def _do_detach(self, command: dict[str, Any]) -> dict[str, Any]:
         self._attached = False
+        self._remove = command.get("remove")
         return {"pid": os.getpid()}
 
     def _reap(self) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -189,7 +188,50 @@ def test_keep_envtest_leaves_the_control_plane_up_and_says_how_to_reach_it(
         os.kill(int(told[2]), signal.SIGTERM)
         folder = Path(told[1]).parent
         eventually_sync(lambda: _processes_naming(str(folder)) == [], within=30)
-        shutil.rmtree(folder)
+    eventually_sync(lambda: not folder.exists(), within=10)
+
+
+def test_a_shell_gets_a_control_plane_until_ctrl_c() -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-m", "flexinfer.envtest"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert program.stdout is not None
+        with program.stdout:
+            line = program.stdout.readline()
+        path = Path(line.removeprefix("export KUBECONFIG=").strip())
+        answer = subprocess.run(
+            [
+                "bash",
+                "-ec",
+                f'{line}"$0" get --raw /readyz',
+                Path(sys.executable).with_name("kubectl"),
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
+        )
+        assert answer.stdout == "ok"
+    finally:
+        program.send_signal(signal.SIGINT)
+        assert program.wait(timeout=30) == 0
+    assert not path.parent.exists()
+    assert _processes_naming(str(path.parent)) == []
+
+
+def test_a_shell_is_told_why_there_is_no_control_plane(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "flexinfer.envtest"],
+        env={"PATH": "", "FLEXINFER_CACHE": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert "install Go" in line
 
 
 def test_an_impossible_flag_fails_the_start_with_the_log(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The guide to the framework, followed as its reader would: outside the checkout, with the wheel.
 
-The blocks of `docs/framework.md` are taken in their order. Beside those that `hack.docpages` knows
-there are files, named behind `python` (a second block of a name goes on with it), and `sh start`,
-which goes on in the background until the end of the page.
+The blocks of `docs/framework.md` are taken in their order. There are files, named behind their
+language (a second block of a name goes on with it), and `sh start`, which goes on in the background
+until the end of the page.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 from flexinfer.envtest.eventually import eventually_sync
 from flexinfer.envtest.ports import LOOPBACK, free_ports
@@ -54,25 +55,24 @@ class Author:
     def follow(self, page: str, programs: ExitStack) -> None:
         blocks = docpages.blocks(page)
         for block, after in zip(blocks, (*blocks[1:], None), strict=True):
-            if block.words[:1] == ("python",):
+            if block.file:
                 self.write(block)
             elif block.words == ("sh", "start"):
                 programs.enter_context(self.program(block.text))
-            elif block.words == ("yaml", "apply"):
-                self.run(block.line, "kubectl apply --server-side -f -", block.text)
             elif block.words == ("sh", "run"):
                 expected = after.text if after is not None and after.is_output else ""
                 self.expect(block, expected)
+            elif block.words == ("sh",):
+                assert block.text.startswith(docpages.NOT_RUN), f"line {block.line} says no reason"
             else:
                 assert block.is_output, f"docs/framework.md:{block.line} is of no known kind"
             self.lend_packages()
 
     def write(self, block: Block) -> None:
-        (name,) = block.words[1:]
-        path = self.folder / name
-        before = path.read_text(encoding="utf-8") + "\n\n" if name in self.written else ""
+        path = self.folder / block.file
+        before = path.read_text(encoding="utf-8") + "\n\n" if block.file in self.written else ""
         path.write_text(f"{before}{block.text}\n", encoding="utf-8")
-        self.written.add(name)
+        self.written.add(block.file)
 
     def lend_packages(self) -> None:
         """Let a fresh virtual environment find our packages but FlexInfer, without a download."""
@@ -98,12 +98,11 @@ class Author:
 
         eventually_sync(shows, within=OUTPUT_WITHIN, every=0.5)
 
-    def run(self, line: int, script: str, stdin: str | None = None) -> str:
+    def run(self, line: int, script: str) -> str:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", script],
             cwd=self.folder,
             env=self.environment,
-            input=stdin,
             capture_output=True,
             text=True,
             timeout=TIMEOUT,
@@ -197,6 +196,15 @@ def lines_of_code(name: str) -> int:
 def test_the_controller_of_the_guide_is_short() -> None:
     assert lines_of_code(CODE) <= 60
     assert lines_of_code(TESTS) <= 20
+
+
+def test_the_election_has_the_rights_that_the_managers_has() -> None:
+    guides, *_ = yaml.safe_load_all(FILES["deployment.yaml"])
+    ours = yaml.safe_load((ROOT / "config/rbac/leader_election_role.yaml").read_text())
+    for rule in ours["rules"]:
+        if "resourceNames" in rule:
+            rule["resourceNames"] = [CODE.removesuffix(".py")]
+    assert guides["rules"] == ours["rules"]
 
 
 def test_the_files_of_the_guide_are_formatted_and_typed(tmp_path: Path) -> None:

@@ -176,6 +176,37 @@ async def test_a_finalizer_takes_every_copy_before_the_object_goes(
         await eventually(lambda: not is_there(world.plane, path))
 
 
+async def test_a_copy_that_does_not_go_holds_the_object_back(
+    guide: ModuleType, world: World
+) -> None:
+    one, two, _ = world.others
+    world.label(one, "yes")
+    world.label(two, "yes")
+    world.create(selector={"matchLabels": {world.name: "yes"}})
+    path = f"{COPIES}/{world.name}"
+    copy = f"/api/v1/namespaces/{one}/configmaps/{world.name}"
+    async with flexinfer.running(guide.set_up, world.plane.kubeconfig_path):
+        await eventually(lambda: world.ready("Copied", "2 copies"))
+        world.plane.admin.merge(copy, {"metadata": {"finalizers": ["example.com/held"]}})
+        world.plane.admin.delete(path)
+        await eventually(lambda: "deletionTimestamp" in world.copy(one)["metadata"])
+        await eventually(lambda: world.is_gone(two))
+    # Another process finds a copy that was deleted already, and is still there.
+    before = held_back()
+    async with flexinfer.running(guide.set_up, world.plane.kubeconfig_path) as manager:
+        await manager.informers.wait_synced(30)
+        await eventually(lambda: held_back() > before)
+        assert world.plane.admin.get(path)["metadata"]["finalizers"] == ["example.com/copies"]
+        world.plane.admin.merge(copy, {"metadata": {"finalizers": None}})
+        await eventually(lambda: not is_there(world.plane, path))
+
+
+def held_back() -> float:
+    labels = {"controller": "configmapcopy", "result": "requeue_after"}
+    name = "controller_runtime_reconcile_total"
+    return flexinfer.REGISTRY.get_sample_value(name, labels) or 0.0
+
+
 def is_there(plane: ControlPlane, path: str) -> bool:
     try:
         plane.admin.get(path)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import anyio
@@ -162,6 +162,12 @@ def test_the_managers_defaults_hold_unless_changed() -> None:
     assert (controller.name, controller.options.workers) == ("model", 3)
 
 
+def test_every_setting_of_a_controller_can_be_changed() -> None:
+    options = ControllerOptions(workers=2, reconcile_timeout=7, hot_loop=5, jitter=lambda: 0.5)
+    given = {field.name: getattr(options, field.name) for field in fields(options)}
+    assert controller_for(manager(), Model).with_options(**given).options == options
+
+
 def test_informers_are_shared_between_controllers() -> None:
     made = manager()
     controller_for(made, Model).owns(Secret).complete(Recording())
@@ -191,8 +197,13 @@ def test_impossible_settings_are_refused() -> None:
         builder.with_options(workers=0)
     with pytest.raises(ConfigurationError, match="reconcile_timeout is nan"):
         builder.with_options(reconcile_timeout=math.nan)
+    with pytest.raises(ConfigurationError, match="hot_loop is 0"):
+        builder.with_options(hot_loop=0)
     with pytest.raises(ConfigurationError, match="name of the work queue is empty"):
         builder.named("").complete(Recording())
+
+    with pytest.raises(ConfigurationError, match="labels of nodes is a dict: give a Selector"):
+        builder.watches(Node, map_to=lambda _: [], labels={"a": "b"})  # type: ignore[arg-type] # untyped
 
     async def waits(_item: StoredObject) -> Iterable[Request]:
         return []

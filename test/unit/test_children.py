@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from flexinfer.apply import Applied, Applier, LiveClient, Outcome, apply_children
+from flexinfer.apply import (
+    Applied,
+    AppliedChildren,
+    Applier,
+    LiveClient,
+    Outcome,
+    apply_children,
+)
 from flexinfer.errors import (
     ConfigurationError,
     ForbiddenError,
@@ -54,9 +61,15 @@ def intent(name: str, **metadata: object) -> Tree:
 class World:
     """A client and an applier in one: what is there, and what was done to it."""
 
-    def __init__(self, *there: ConfigMap, answers: Mapping[str, Outcome | Exception] = {}) -> None:
+    def __init__(
+        self,
+        *there: ConfigMap,
+        answers: Mapping[str, Outcome | Exception] = {},
+        drift: Mapping[str, tuple[str, ...]] = {},
+    ) -> None:
         self.there = there
         self.answers = answers
+        self.drift = drift
         self.applied: list[Tree] = []
         self.deleted: list[tuple[str, str]] = []
 
@@ -75,10 +88,11 @@ class World:
         answer = self.answers.get(intent["metadata"]["name"], Outcome.CREATED)
         if isinstance(answer, Exception):
             raise answer
-        return Applied(StoredObject(ObjectMeta(), b"{}"), answer)
+        drift = self.drift.get(intent["metadata"]["name"], ())
+        return Applied(StoredObject(ObjectMeta(), b"{}"), answer, drift)
 
-    async def children(self, *names: str) -> tuple[Names, Names, Names]:
-        done = await apply_children(
+    async def report(self, *names: str) -> AppliedChildren:
+        return await apply_children(
             cast("LiveClient", self),
             cast("Applier", self),
             ConfigMap,
@@ -86,6 +100,9 @@ class World:
             owner=OWNER,
             label=LABEL,
         )
+
+    async def children(self, *names: str) -> tuple[Names, Names, Names]:
+        done = await self.report(*names)
         return (
             [key.name for key in done.written],
             [key.name for key in done.deleted],
@@ -125,6 +142,18 @@ async def test_only_what_the_owner_controls_and_what_does_not_go_already_is_dele
     )
     assert await world.children() == ([], [], [])
     assert world.deleted == []
+
+
+async def test_what_goes_already_and_is_still_there_is_told() -> None:
+    going = {"deletion_timestamp": "2026-01-01T00:00:00Z"}
+    world = World(child("a", **going), child("b", **going), child("c", controller="x", **going))
+    assert (await world.report("a")).leaving == (("n", "b"),)
+    assert (await World(child("a")).report()).leaving == ()
+
+
+async def test_immutable_fields_that_are_not_as_asked_are_told_of_each_child() -> None:
+    world = World(answers={"a": Outcome.UNCHANGED}, drift={"a": ("spec.x", "spec.y")})
+    assert (await world.report("a", "b")).drift == {("n", "a"): ("spec.x", "spec.y")}
 
 
 async def test_what_was_unchanged_is_not_told() -> None:

@@ -162,6 +162,12 @@ def test_a_path_that_names_no_field_is_refused(path: str) -> None:
         (lambda: thing(scope="Global"), "the scope 'Global' is unknown"),
         (lambda: thing(group="example"), "the group 'example' of Thing"),
         (lambda: thing(group="Example.com"), "the group 'Example.com'"),
+        (lambda: thing(group=""), "the group '' of Thing is no DNS name with a dot"),
+        (
+            lambda: thing(group="networking.k8s.io"),
+            "the group 'networking.k8s.io' of Thing belongs",
+        ),
+        (lambda: thing(group="kubernetes.io"), "the group 'kubernetes.io' of Thing belongs"),
         (lambda: thing(version="1"), "the version '1' of Thing"),
         (lambda: thing(version="v1gamma1"), "write v1, v1beta1 or v1alpha1"),
         (lambda: thing(plural="Things"), "the name 'Things' of Thing"),
@@ -183,6 +189,21 @@ def test_impossible_settings_are_refused(build: Callable[[], object], message: s
     with pytest.raises(ConfigurationError) as caught:
         build()
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("group", ["", "apps", "networking.k8s.io"])
+def test_a_built_in_kind_is_told_how_it_is_declared(group: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        thing(group=group, plural="things", scope="Cluster")
+    expression = str(caught.value).partition("ClassVar[Resource] = ")[2]
+    names = {"Resource": Resource, "GroupVersionKind": GroupVersionKind}
+    declared = eval(expression, names)  # noqa: S307 - what we tell authors to write
+    assert declared == Resource(GroupVersionKind(group, "v1", "Thing"), "things", namespaced=False)
+
+
+@pytest.mark.parametrize("group", ["gateway.x-k8s.io", "k8s.io.example.com", "myk8s.io"])
+def test_a_group_that_only_looks_like_one_of_kubernetes_is_fine(group: str) -> None:
+    assert thing(group=group).resource.gvk.group == group
 
 
 def test_an_undecorated_kind_is_refused() -> None:

@@ -237,6 +237,7 @@ def test_expected_output_is_compared_word_by_word() -> None:
 
 def test_blocks_of_one_file_are_put_together() -> None:
     text = (
-        "```python a.py\nA = 1\n```\nthen\n```python b.py\nB = 1\n```\n```python a.py\nC = 1\n```\n"
+        "```python a.py\nA = 1\n```\nthen\n```yaml b.yaml\nb: 1\n```\n```python a.py\nC = 1\n```\n"
+        "```sh run\ntrue\n```\n```yaml apply\nc: 1\n```\n```text\nshown\n```\n"
     )
-    assert docpages.files(text) == {"a.py": "A = 1\n\n\nC = 1\n", "b.py": "B = 1\n"}
+    assert docpages.files(text) == {"a.py": "A = 1\n\n\nC = 1\n", "b.yaml": "b: 1\n"}

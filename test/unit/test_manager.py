@@ -344,6 +344,15 @@ def test_two_controllers_of_one_name_are_refused() -> None:
         made.add(first)
 
 
+async def test_what_cannot_be_run_is_refused_with_the_cure() -> None:
+    async def work() -> None: ...
+
+    made = manager()
+    for wrong in (work, Doing, object()):
+        with pytest.raises(ConfigurationError, match=r"add an object with `async def run\(self\)"):
+            made.add(wrong)  # type: ignore[arg-type] # what an untyped program may give
+
+
 async def test_a_taken_port_fails_the_start_by_name() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from flexinfer.apply import Applied, Outcome
 from flexinfer.conditions import find
 from flexinfer.crd.conditioned import ConditionedObject, ConditionedStatus
 from flexinfer.crd.generate import crd_for
@@ -22,6 +23,7 @@ from flexinfer.errors import (
     ServerError,
     TerminalError,
 )
+from flexinfer.kinds.configmap import ConfigMap
 from flexinfer.meta.condition import Condition, ConditionStatus
 from flexinfer.meta.envelope import decode_tree, encode, meta_from, stored_from
 from flexinfer.meta.object import Model
@@ -32,6 +34,7 @@ from flexinfer.reconcile import Result
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from flexinfer.apply import Applier
     from flexinfer.manager import Manager
     from flexinfer.meta.envelope import StoredObject, Tree
 
@@ -229,6 +232,34 @@ async def test_an_object_that_is_gone_is_a_success_and_forgotten() -> None:
     server.tree = None
     assert await subject.reconcile(KEY) == Result()
     assert not subject._status._memory
+
+
+async def test_an_applier_of_the_authors_own_is_the_one_that_is_used() -> None:
+    asked: list[str] = []
+
+    class Own:
+        async def apply(self, _resource: object, intent: Tree, **_: object) -> Applied:
+            asked.append(intent["metadata"]["name"])
+            return Applied(stored_from(intent), Outcome.UNCHANGED, ("spec.x",))
+
+        def forget(self, _resource: object, key: NamespacedName) -> None:
+            asked.append(f"forget {key}")
+
+    class Empty(Server):
+        async def list(self, *_: object, **__: object) -> Sequence[Widget]:
+            return ()
+
+    server = Empty(tree())
+    subject = Subject(server)
+    subject.applier = cast("Applier", Own())
+    owner = Widget.model_validate(server.tree)
+    children = await subject.apply_children(
+        ConfigMap, [{"metadata": {"name": "c"}}], owner=owner, label="example.com/of"
+    )
+    assert children.drift == {("", "c"): ("spec.x",)}
+    server.tree = None
+    await subject.reconcile(KEY)
+    assert asked == ["c", f"forget {KEY}"]
 
 
 @pytest.mark.parametrize(

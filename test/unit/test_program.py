@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import pytest
@@ -57,6 +58,18 @@ def test_help_lists_the_flags_under_the_name_of_the_program(
     assert "Usage: widgets" in said
     assert "--kubeconfig" in said
     assert "--leader-elect" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [("", f"flexinfer {version('flexinfer')}"), ("2.3.4", "2.3.4")]
+)
+def test_a_version_says_whose_it_is(
+    capsys: pytest.CaptureFixture[str], given: str, said: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(lambda _: None, name="widgets", version=given, argv=["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"{said}\n"
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,12 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flexinfer.envtest.eventually import eventually
-from flexinfer.httpserver import Limits
-from flexinfer.routing import Answer, Route
+from flexinfer.httpserver import Connection, Connections, Limits
+from flexinfer.routing import Answer, Route, Routes
 from flexinfer.server import Address, serve
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from anyio.abc import SocketStream
 
@@ -118,6 +119,49 @@ async def serving(limits: Limits | None = None, *, within: float = 20) -> AsyncI
             Address("127.0.0.1", 0, "here"), ROUTES, limits=limits or Limits()
         ) as port:
             yield Server(port)
+
+
+class Wire(asyncio.Transport):
+    """A transport that keeps what is written, and says that it is full when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.is_aborted = False
+        self.is_full = False
+        self.protocol = Connections(Routes(ROUTES)).make()
+
+    @classmethod
+    @contextmanager
+    def connected(cls) -> Iterator[tuple[Connection, Wire]]:
+        """Give a connection that reads what a test says, all of it in one piece."""
+        wire = cls()
+        wire.protocol.connection_made(wire)
+        yield wire.protocol, wire
+        wire.protocol.connection_lost(None)
+
+    def statuses(self) -> list[int]:
+        return [int(status) for status in re.findall(rb"HTTP/1.1 (\d+)", self.written)]
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+        if self.is_full:
+            self.protocol.pause_writing()
+
+    def write_eof(self) -> None:
+        """Need not: what is last says so."""
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def is_closing(self) -> bool:
+        return self.is_aborted
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Need none: it is full when a test says so."""
+
+    def pause_reading(self) -> None:
+        """Need not: a test reads for it."""
 
 
 # --- what is answered ---
@@ -317,6 +361,27 @@ async def test_too_much_before_an_answer_is_a_431_and_the_end(begin: bytes, size
             await client.send(begin, *pieces)
         reply = Reply.parse(await client.rest())
     assert (reply.status, reply.headers["Connection"]) == (431, "close")
+
+
+async def test_requests_that_come_together_are_each_measured_alone() -> None:
+    with Wire.connected() as (connection, wire):
+        connection.data_received(GET * 1000)
+        connection.data_received(GET * 1000 + b"GET /echo?" + b"z" * 12_000)
+        connection.data_received(b" HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert wire.statuses() == [200] * 2001
+        connection.data_received(GET * 1000 + b"GET /echo?" + b"z" * 20_000)
+        assert wire.statuses() == [200] * 3001 + [431]
+        assert wire.written.count(b"Connection: close") == 1
+        connection.data_received(GET)
+        assert len(wire.statuses()) == 3002
+
+
+@pytest.mark.parametrize("behind", [b"GET /echo?" + b"z" * 20_000, b"rubbish\r\n\r\n", GET])
+async def test_behind_an_answer_that_waits_nothing_is_answered(behind: bytes) -> None:
+    with Wire.connected() as (connection, wire):
+        wire.is_full = True
+        connection.data_received(GET + behind)
+        assert wire.statuses() == [200]
 
 
 async def test_a_head_of_a_few_kilobytes_is_fine() -> None:

@@ -249,7 +249,10 @@ class Connection(asyncio.Protocol):
         """
         self._is_done, self._is_asking = True, False
         if not self._transport.is_closing():
-            self._transport.write_eof()
+            try:
+                self._transport.write_eof()
+            except (OSError, RuntimeError):
+                self.abort()  # the client reset it, and the loop learns of that only now
         if not self._is_sending:
             self._wait()
 

@@ -124,18 +124,19 @@ async def serving(limits: Limits | None = None, *, within: float = 20) -> AsyncI
 class Wire(asyncio.Transport):
     """A transport that keeps what is written, and says that it is full when it is told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, eof_error: Exception | None = None) -> None:
         super().__init__()
         self.written = b""
         self.is_aborted = False
         self.is_full = False
         self.protocol = Connections(Routes(ROUTES)).make()
+        self._eof_error = eof_error
 
     @classmethod
     @contextmanager
-    def connected(cls) -> Iterator[tuple[Connection, Wire]]:
+    def connected(cls, *, eof_error: Exception | None = None) -> Iterator[tuple[Connection, Wire]]:
         """Give a connection that reads what a test says, all of it in one piece."""
-        wire = cls()
+        wire = cls(eof_error=eof_error)
         wire.protocol.connection_made(wire)
         yield wire.protocol, wire
         wire.protocol.connection_lost(None)
@@ -149,7 +150,8 @@ class Wire(asyncio.Transport):
             self.protocol.pause_writing()
 
     def write_eof(self) -> None:
-        """Need not: what is last says so."""
+        if self._eof_error is not None:
+            raise self._eof_error
 
     def abort(self) -> None:
         self.is_aborted = True
@@ -382,6 +384,13 @@ async def test_behind_an_answer_that_waits_nothing_is_answered(behind: bytes) ->
         wire.is_full = True
         connection.data_received(GET + behind)
         assert wire.statuses() == [200]
+
+
+@pytest.mark.parametrize("error", [OSError(107, "not connected"), RuntimeError("handler closed")])
+async def test_a_client_that_is_gone_before_the_end_is_told_is_cut(error: Exception) -> None:
+    with Wire.connected(eof_error=error) as (connection, wire):
+        connection.data_received(LAST)
+        assert wire.is_aborted
 
 
 async def test_a_head_of_a_few_kilobytes_is_fine() -> None:

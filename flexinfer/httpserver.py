@@ -116,7 +116,6 @@ class Connection(asyncio.Protocol):
         self._limits = connections.limits
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._parser = httptools.HttpRequestParser(self)
         self._target = b""
         self._fields: list[tuple[bytes, bytes]] = []
         self._ahead = 0
@@ -143,6 +142,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport, which is to say at once when something is not taken by the system."""
         self._transport = cast("asyncio.Transport", transport)
+        self._parser = httptools.HttpRequestParser(self)
         self._transport.set_write_buffer_limits(high=0)
         self._arm(self._limits.request)
         self._connections.admit(self)
@@ -186,6 +186,8 @@ class Connection(asyncio.Protocol):
         del exc
         if self._timer is not None:
             self._timer.cancel()
+        self._is_done = True
+        del self._parser  # which holds us: each would wait for the garbage collector
         self._connections.discard(self)
 
     # What the parser reports

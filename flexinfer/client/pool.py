@@ -237,9 +237,12 @@ async def _upgrade(
     if not tunnel.is_open:
         # asyncio would give no transport; uvloop would wait for TLS that never begins.
         raise ConnectionAbortedError(_TLS_CUT)
-    transport = await asyncio.get_running_loop().start_tls(
-        tunnel.transport, connection, context, server_hostname=name
-    )
+    try:
+        transport = await asyncio.get_running_loop().start_tls(
+            tunnel.transport, connection, context, server_hostname=name
+        )
+    finally:
+        tunnel.connection_lost(None)  # no loop tells what is not its transport's protocol any more
     if transport is None:
         raise ConnectionAbortedError(_TLS_CUT)
     connection.connection_made(transport)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import socket
 import time
@@ -11,6 +12,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakSet
 
 import anyio
 import anyio.abc
@@ -529,6 +531,30 @@ async def test_many_connections_are_answered_at_a_time() -> None:
     async with serving() as server, anyio.create_task_group() as group:
         for _ in range(100):
             group.start_soon(answers, server)
+
+
+async def test_a_connection_that_has_ended_is_freed_without_the_garbage_collector(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: WeakSet[Connection] = WeakSet()
+    make = Connections.make
+
+    def kept(self: Connections) -> Connection:
+        connection = make(self)
+        made.add(connection)
+        return connection
+
+    monkeypatch.setattr(Connections, "make", kept)
+    async with serving(Limits(request=0.2)) as server:
+        gc.disable()
+        try:
+            for begin in (b"", GET, GET[:10], LAST, b"rubbish\r\n\r\n"):
+                async with server.client() as client:
+                    await client.send(begin)
+                    await eventually(lambda: len(made) == 1)
+                await eventually(lambda: not made)
+        finally:
+            gc.enable()
 
 
 # --- the stop ---

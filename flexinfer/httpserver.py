@@ -125,7 +125,10 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether nothing would be lost with it."""
+        """Tell whether no request that was read waits for the rest of it or of its answer.
+
+        What is left is the wait for the next request, or for the client to close.
+        """
         return not (self._is_asking or self._is_sending)
 
     def close(self) -> None:

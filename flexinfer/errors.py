@@ -174,9 +174,14 @@ class AlreadyExistsError(ApiError):
 
 
 class ConflictError(ApiError):
-    """Report a lost race, a UID that does not match, or a field another manager owns (409)."""
+    """Report a lost race, a UID that does not match, or a field another manager owns (409).
+
+    `is_repeat` tells that the apply was sent more than once: what came first may be what an
+    earlier try did, of which the answer was lost.
+    """
 
     status = 409
+    is_repeat = False
 
 
 class ExpiredError(ApiError):

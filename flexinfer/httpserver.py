@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 _BAD = Answer.bare(HTTPStatus.BAD_REQUEST)
 _LONG = Answer.bare(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
+# What is parsed at a time: where in it a request ended, the parser does not tell.
+_PIECE = 1024
+
 _log = log.get_logger(__name__)
 
 
@@ -35,10 +38,11 @@ _log = log.get_logger(__name__)
 class Limits:
     """Be the bounds of a server.
 
-    `ahead` is how many bytes may come before an answer, head and body; `connections` how many
-    there may be. All times are seconds, and what outlasts one is cut: `request` is for a
-    request to come whole, `idle` for the next one to begin, longer than a scraper's usual minute;
-    `send` for an answer to be taken, and `linger` for the client to close after its last one.
+    `ahead` is how many bytes of one request may come before its answer, head and body, up to a
+    kilobyte more; `connections` how many there may be. All times are seconds, and what outlasts
+    one is cut: `request` is for a request to come whole, `idle` for the next one to begin, longer
+    than a scraper's usual minute; `send` for an answer to be taken, and `linger` for the client to
+    close after its last one.
     """
 
     ahead: int = 16 * 1024
@@ -112,7 +116,6 @@ class Connection(asyncio.Protocol):
         self._limits = connections.limits
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._parser = httptools.HttpRequestParser(self)
         self._target = b""
         self._fields: list[tuple[bytes, bytes]] = []
         self._ahead = 0
@@ -122,7 +125,10 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether nothing would be lost with it."""
+        """Tell whether no request that was read waits for the rest of it or of its answer.
+
+        What is left is the wait for the next request, or for the client to close.
+        """
         return not (self._is_asking or self._is_sending)
 
     def close(self) -> None:
@@ -139,27 +145,30 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport, which is to say at once when something is not taken by the system."""
         self._transport = cast("asyncio.Transport", transport)
+        self._parser = httptools.HttpRequestParser(self)
         self._transport.set_write_buffer_limits(high=0)
         self._arm(self._limits.request)
         self._connections.admit(self)
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, and answer what is whole."""
-        if self._is_done:
-            return
-        self._ahead += len(data)
-        if self._ahead > self._limits.ahead:
-            self._answer(_LONG, is_last=True)
-            return
+        for start in range(0, len(data), _PIECE):
+            if self._is_done:
+                return
+            self._parse(data[start : start + _PIECE])
+
+    def _parse(self, piece: bytes) -> None:
+        self._ahead += len(piece)
         try:
-            self._parser.feed_data(data)
+            self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
             pass  # answered in HTTP/1.1 as the last one: what follows is not read
         except httptools.HttpParserCallbackError:
             raise  # a bug of ours: the loop logs it and cuts the connection
         except httptools.HttpParserError:
-            if not self._is_done:
-                self._answer(_BAD, is_last=True)
+            self._refuse(_BAD)
+        if self._ahead > self._limits.ahead:
+            self._refuse(_LONG)
 
     def pause_writing(self) -> None:
         """Read nothing more until the answer is taken."""
@@ -180,6 +189,8 @@ class Connection(asyncio.Protocol):
         del exc
         if self._timer is not None:
             self._timer.cancel()
+        self._is_done = True
+        del self._parser  # which holds us: each would wait for the garbage collector
         self._connections.discard(self)
 
     # What the parser reports
@@ -226,6 +237,15 @@ class Connection(asyncio.Protocol):
         elif not self._is_sending:
             self._wait()
 
+    def _refuse(self, answer: Answer) -> None:
+        """End with *answer*, unless an earlier one waits: behind that nothing is answered."""
+        if self._is_done:
+            return
+        if self._is_sending:
+            self._end()
+        else:
+            self._answer(answer, is_last=True)
+
     def _end(self) -> None:
         """Say no more, and read past what comes until the client closes.
 
@@ -234,7 +254,10 @@ class Connection(asyncio.Protocol):
         """
         self._is_done, self._is_asking = True, False
         if not self._transport.is_closing():
-            self._transport.write_eof()
+            try:
+                self._transport.write_eof()
+            except (OSError, RuntimeError):
+                self.abort()  # the client reset it, and the loop learns of that only now
         if not self._is_sending:
             self._wait()
 

@@ -77,13 +77,17 @@ class Route:
 
 
 class Routes:
-    """Find who answers, and answer whatever happens."""
+    """Find who answers, and answer for whoever is missing or fails."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._handlers = {route.path: route.handler for route in routes}
 
     def answer(self, method: str, request: Request) -> Answer:
-        """Answer 404 for an unknown path, 405 for a method, and 500 for a handler that raises."""
+        """Return what the handler of the path answers.
+
+        404 if there is none, whatever the method; 405 for a method other than GET and HEAD; 500
+        when the handler raises, and that is logged.
+        """
         parent = request.path.removesuffix(request.name)
         handler = self._handlers.get(request.path) or self._handlers.get(parent)
         if handler is None:

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["Address", "metrics_route", "serve"]
 
 _MAX_PORT = 65535
-_CLOSE_TIMEOUT = 1.0  # seconds that a request in flight may take when the server ends
+# Seconds that an answer may take to be sent when the server ends, and then as much again for the
+# connections that are cut, and for the listener. A request that has not come whole gets none.
+_CLOSE_TIMEOUT = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import anyio
@@ -210,10 +210,26 @@ class Applier:
             raise ConflictError(f"{child} is gone; read it again") from error
 
     async def _create(self, child: Child, outcome: Outcome) -> Applied:
-        """Create what is not there; raise ConflictError when it is."""
+        """Create what is not there; raise ConflictError when it is, unless a lost try made it."""
         plan = plan_for(child, None, None)
-        answer = await self._send(child, if_absent(plan.body))
+        try:
+            answer = await self._send(child, if_absent(plan.body))
+        except ConflictError as error:
+            return await self._made(child, outcome, error)
         return self._done(child, plan, answer, outcome)
+
+    async def _made(self, child: Child, outcome: Outcome, error: ConflictError) -> Applied:
+        """Report what *error* found in its way as made by an earlier try, or raise it.
+
+        An apply to it tells: the server finds nothing to change in what was made of the same.
+        """
+        live = await self._ask(child) if error.is_repeat else None
+        if live is None or live.meta.deletion_timestamp:
+            raise error
+        applied = await self._update(child, live, None)
+        return (
+            replace(applied, outcome=outcome) if applied.outcome is Outcome.UNCHANGED else applied
+        )
 
     async def _update(self, child: Child, live: StoredObject, last: Answer | None) -> Applied:
         plan = plan_for(child, live, last)

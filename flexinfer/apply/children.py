@@ -29,11 +29,12 @@ _log = log.get_logger(__name__)
 class AppliedChildren:
     """Report what became of a set of children.
 
-    `written` are those that the server changed or made, `deleted` those that were not wanted any
-    more; `leaving` are those that were deleted before and are still there, because a finalizer
-    holds them. `drift` names the immutable fields of each child where it is not what its intent
-    asked for. `not_ours` are the errors about names that belong to somebody else, in the order of
-    the intents. Each says which object it is and whose.
+    `written` are those whose `Outcome` is not `UNCHANGED`: made, made anew, or changed, by us or
+    at the same moment by somebody else. `deleted` are those that were not wanted any more;
+    `leaving` are those that were deleted before and are still there, because a finalizer holds
+    them. `drift` names the immutable fields of each child where it is not what its intent asked
+    for. `not_ours` are the errors about names that belong to somebody else, in the order of the
+    intents. Each says which object it is and whose.
     """
 
     written: tuple[NamespacedName, ...] = ()

@@ -166,7 +166,6 @@ class Connection(asyncio.Protocol):
         self._on_idle = on_idle
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._parser = httptools.HttpResponseParser(self)
         self._fields: list[tuple[bytes, bytes]] = []
         self._answer: asyncio.Future[Response] | None = None
         self._response: Response | None = None
@@ -203,6 +202,8 @@ class Connection(asyncio.Protocol):
             elif answer.exception() is None:
                 answer.result().close()
             raise
+        finally:
+            del answer  # which holds an error, and that this frame
 
     def abort(self) -> None:
         """Cut the connection without a goodbye, which a peer that hangs would never answer."""
@@ -226,6 +227,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport."""
         self._transport = cast("asyncio.Transport", transport)
+        self._parser = httptools.HttpResponseParser(self)
 
     def data_received(self, data: bytes) -> None:
         """Parse what came; what nobody asked for ends the connection."""
@@ -262,7 +264,9 @@ class Connection(asyncio.Protocol):
 
         What TLS still holds of a connection that is paused, uvloop drops when the peer closes.
         """
-        self._transport = None
+        if self._transport is not None:  # else TLS did not begin: asyncio tells of its end as well
+            self._transport = None
+            del self._parser  # which holds us: each would wait for the garbage collector
         if exc is None and self._is_behind:
             exc = LostError(_BEHIND)
         self._end(exc if exc is None or isinstance(exc, OSError) else LostError(str(exc)))

@@ -7,6 +7,9 @@ it is ours when it says all that we asked for. So two processes that create an o
 which of them goes first, each with its name inside, still get one winner. An object whose values
 the API server or a webhook wrote otherwise than asked does not count as ours: the caller sees
 AlreadyExistsError, as it would after a restart.
+
+An apply the transport does repeat. One that is bound to what was there is refused then, after a
+try that worked, and whoever asked is told that it may be so: `Tries`.
 """
 
 from __future__ import annotations
@@ -89,6 +92,25 @@ class Creation:
         if "deletionTimestamp" in live.get("metadata", {}) or not says(live, self.intent):
             return None
         return decode_object(answer)
+
+
+class Tries:
+    """Count how often a write is sent; *guard* raises when it must not be."""
+
+    def __init__(self, guard: Callable[[], None] | None) -> None:
+        self._guard = guard
+        self._count = 0
+
+    @property
+    def is_repeat(self) -> bool:
+        """Tell whether an earlier try may have done it."""
+        return self._count > 1
+
+    def begin(self) -> None:
+        """Count one more, or raise as the guard does."""
+        if self._guard is not None:
+            self._guard()
+        self._count += 1
 
 
 def says(live: Any, wanted: Any) -> bool:

@@ -7,11 +7,17 @@ import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
-from flexinfer.client.creation import Creation
+from flexinfer.client.creation import Creation, Tries
 from flexinfer.client.exchange import APPLY
 from flexinfer.client.protocol import Patch, Propagation
 from flexinfer.client.transport import TIMEOUT
-from flexinfer.errors import ConfigurationError, DecodeError, ExpiredError, NotFoundError
+from flexinfer.errors import (
+    ConfigurationError,
+    ConflictError,
+    DecodeError,
+    ExpiredError,
+    NotFoundError,
+)
 from flexinfer.meta.envelope import decode_list, decode_object, decode_tree, encode
 from flexinfer.meta.resource import NamespacedName
 
@@ -130,15 +136,20 @@ class DirectClient:
         """
         metadata = intent.get("metadata", {})
         key = NamespacedName(metadata.get("namespace", ""), metadata.get("name", ""))
-        answer = await self._transport.request(
-            "PATCH",
-            _object_path(resource, key, subresource),
-            params=_apply_params(field_manager, force),
-            body=encode(_typed(resource, intent)),
-            content_type=APPLY,
-            timeout=self._timeout,
-            before_send=self._guard,
-        )
+        tries = Tries(self._guard)
+        try:
+            answer = await self._transport.request(
+                "PATCH",
+                _object_path(resource, key, subresource),
+                params=_apply_params(field_manager, force),
+                body=encode(_typed(resource, intent)),
+                content_type=APPLY,
+                timeout=self._timeout,
+                before_send=tries.begin,
+            )
+        except ConflictError as error:
+            error.is_repeat = tries.is_repeat
+            raise
         return decode_object(answer)
 
     async def patch(

@@ -65,7 +65,11 @@ class Call(NamedTuple):
 
     @property
     def repeatable(self) -> bool:
-        """Tell whether sending it twice does what sending it once does."""
+        """Tell whether sending it twice leaves what sending it once does, if nobody else writes.
+
+        The second answer may be another: 404 after a delete; 409 for what is bound to a version,
+        or to there being no object, and was done by the first try.
+        """
         apply = self.content is not None and self.content.type == APPLY
         return self.method in _IDEMPOTENT or apply
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
@@ -20,7 +20,7 @@ from flexinfer.errors import TransportError
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
     from aiohappyeyeballs import AddrInfoType
 
@@ -42,9 +42,7 @@ _GOODBYE_SECONDS = 0.5
 _LOOK_EVERY_SECONDS = 0.005
 _TLS_CUT = "closed while TLS began"
 
-
-# uvloop has a RuntimeError for a socket or a transport that was closed while it was opened.
-_FAILED = (OSError, RuntimeError)
+T = TypeVar("T")
 
 
 class ConnectError(TransportError):
@@ -167,7 +165,7 @@ class Pool:
             opening = partial(_open, sock, connection, context, name)
         try:
             await opening()
-        except _FAILED as error:
+        except OSError as error:
             raise self._unreachable(error) from error
         self._open.add(connection)
         return connection
@@ -178,12 +176,13 @@ class Pool:
         if self._proxy is not None:
             host, port = self._proxy.url.host, self._proxy.url.port
         try:
-            return await start_connection(
+            connecting = start_connection(
                 await _addresses(host, port),
                 happy_eyeballs_delay=_HEAD_START_SECONDS,
                 socket_factory=partial(_socket, self._sockets),
             )
-        except _FAILED as error:
+            return await _by_loop(connecting)
+        except OSError as error:
             if self._proxy is None:
                 raise self._unreachable(error) from error
             raise ConnectError(
@@ -199,7 +198,7 @@ class Pool:
         try:
             await _open(await self._dial(), tunnel, None, None)
             answer = await tunnel.send("\r\n".join((*lines, "", "")).encode("latin-1"))
-        except _FAILED as error:
+        except OSError as error:
             raise ConnectError(f"the proxy {proxy} went away: {cause(error)}") from error
         if not answer.is_success:
             tunnel.abort()
@@ -222,12 +221,25 @@ async def _addresses(host: str, port: int) -> Sequence[AddrInfoType]:
         return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
+async def _by_loop(opening: Awaitable[T]) -> T:
+    """Await what is the loop's to do, so that its failures are told from bugs of ours.
+
+    uvloop has a RuntimeError for a socket or a transport that was closed while it was opened. Of
+    ours only `_socket` is called inside, which does no more than ask the system.
+    """
+    try:
+        return await opening
+    except RuntimeError as error:
+        raise ConnectionAbortedError(cause(error)) from error
+
+
 async def _open(
     sock: socket.socket, connection: Connection, context: ssl.SSLContext | None, name: str | None
 ) -> None:
-    await asyncio.get_running_loop().create_connection(
+    opening = asyncio.get_running_loop().create_connection(
         lambda: connection, sock=sock, ssl=context, server_hostname=name
     )
+    await _by_loop(opening)
 
 
 async def _upgrade(
@@ -237,9 +249,13 @@ async def _upgrade(
     if not tunnel.is_open:
         # asyncio would give no transport; uvloop would wait for TLS that never begins.
         raise ConnectionAbortedError(_TLS_CUT)
-    transport = await asyncio.get_running_loop().start_tls(
+    upgrading = asyncio.get_running_loop().start_tls(
         tunnel.transport, connection, context, server_hostname=name
     )
+    try:
+        transport = await _by_loop(upgrading)
+    finally:
+        tunnel.connection_lost(None)  # no loop tells what is not its transport's protocol any more
     if transport is None:
         raise ConnectionAbortedError(_TLS_CUT)
     connection.connection_made(transport)

@@ -15,6 +15,7 @@ import pytest
 from anyio.to_thread import run_sync
 from prometheus_client import CollectorRegistry
 
+from flexinfer.apply import Applier, Outcome
 from flexinfer.builder import controller_for
 from flexinfer.cache.informer import InformerOptions
 from flexinfer.cache.informers import Informers
@@ -294,6 +295,30 @@ async def test_c72_a_lost_keep_alive_connection_costs_nothing(case: Case) -> Non
         await eventually(
             lambda: before[0].assert_no_growth(Footprint.take(case.proxy), allow=8), within=30
         )
+
+
+async def test_c72_a_first_apply_whose_answer_is_lost_has_made_its_object(case: Case) -> None:
+    late = Forward(delay=60)  # the server does it at once
+    case.proxy.script("PATCH", case.path("a"), late, Forward())
+    intent = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "a", "namespace": case.namespace},
+        "data": {"key": "value"},
+    }
+
+    async def lose() -> None:
+        await eventually(lambda: case.plane.admin.get(case.path("a")))
+        assert case.proxy.strike(Reset()) == 1
+
+    async with case.transport() as transport:
+        applier = Applier(DirectClient(transport), field_manager="case")
+        async with anyio.create_task_group() as group:
+            group.start_soon(lose)
+            applied = await applier.apply(ConfigMap.resource, intent, owner=None)
+        assert applied.outcome is Outcome.CREATED
+    answers = [(e.request.method, e.status) for e in case.proxy.traffic]
+    assert answers == [("GET", 404), ("PATCH", None), ("PATCH", 409), ("GET", 200), ("PATCH", 200)]
 
 
 async def test_c72_what_could_be_made_twice_is_not_sent_again(case: Case) -> None:

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import anyio
 import anyio.abc
@@ -20,6 +22,7 @@ from flexinfer.client.pool import ConnectError, Pool
 from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
 from flexinfer.envtest.certs import CertificateAuthority
+from flexinfer.envtest.connect_proxy import ConnectProxy
 from flexinfer.envtest.eventually import eventually
 from flexinfer.envtest.script import Answer, HalfClose
 from flexinfer.envtest.scripted import ScriptedServer
@@ -27,7 +30,7 @@ from flexinfer.envtest.wire import server_context
 from flexinfer.errors import ConfigurationError, NotFoundError, ServerError, TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
     from anyio.abc import SocketStream
@@ -342,6 +345,83 @@ async def test_a_pool_that_is_closed_opens_nothing_any_more() -> None:
             await eventually(lambda: server.connections == 1)
             await connections.close()
             assert all(made.fileno() < 0 for made in connections._sockets)
+
+
+@pytest.fixture
+def alive(monkeypatch: pytest.MonkeyPatch) -> Iterator[WeakSet[Connection]]:
+    """Keep what connections there are, while the garbage collector does not run."""
+    made: WeakSet[Connection] = WeakSet()
+    begin = Connection.__init__
+
+    def kept(self: Connection, *, on_idle: Callable[[Connection], None]) -> None:
+        begin(self, on_idle=on_idle)
+        made.add(self)
+
+    monkeypatch.setattr(Connection, "__init__", kept)
+    gc.disable()
+    yield made
+    gc.enable()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [OK],
+        [OK, b""],
+        [OK + b"x"],
+        [OK.replace(b"\r\nContent", b"\r\nConnection: close\r\nContent")],
+        [b"HTTP/1.1 200 OK\r\n\r\nok", b""],
+    ],
+)
+async def test_a_connection_that_has_ended_is_freed_without_the_garbage_collector(
+    alive: WeakSet[Connection], answer: list[bytes]
+) -> None:
+    async with peer(answer) as server:
+        async with pool(server) as connections:
+            assert await (await ask(connections)).read() == b"ok"
+            assert server.connections == 1
+        await eventually(lambda: not alive)
+
+
+@pytest.mark.parametrize(
+    "answer", [[b""], [b"rubbish\r\n\r\n"], [b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", b""]]
+)
+async def test_a_connection_that_was_lost_is_freed_without_the_garbage_collector(
+    alive: WeakSet[Connection], answer: list[bytes]
+) -> None:
+    async with peer(answer) as server, pool(server) as connections:
+        with suppress(LostError):
+            await (await ask(connections)).read()
+        await eventually(lambda: not alive)
+
+
+async def test_what_was_never_connected_is_freed_without_the_garbage_collector(
+    alive: WeakSet[Connection],
+) -> None:
+    async with peer() as server:
+        pass
+    async with pool(server) as connections:
+        with suppress(ConnectError):
+            await ask(connections)
+        await eventually(lambda: not alive)
+
+
+async def test_a_tunnel_is_freed_without_the_garbage_collector(
+    tmp_path: Path, alive: WeakSet[Connection]
+) -> None:
+    async with ScriptedServer.start(CertificateAuthority.create(tmp_path)) as server:
+        server.script("GET", "/", Answer(body="ok"))
+        target = "api.example.org:6443"
+        async with ConnectProxy.start({target: server.url}) as proxy:
+            credentials = StaticCredentials(
+                f"https://{target}",
+                context=client_context(server.ca_pem),
+                server_name="localhost",
+                proxy_url=proxy.url,
+            )
+            async with Transport(credentials) as transport:
+                assert await transport.request("GET", "/") == b"ok"
+            await eventually(lambda: not alive)
 
 
 async def test_nobody_there_is_a_connect_error_that_names_the_server() -> None:

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import re
 import socket
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakSet
 
 import anyio
 import anyio.abc
@@ -19,12 +22,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flexinfer.envtest.eventually import eventually
-from flexinfer.httpserver import Limits
-from flexinfer.routing import Answer, Route
+from flexinfer.httpserver import Connection, Connections, Limits
+from flexinfer.routing import Answer, Route, Routes
 from flexinfer.server import Address, serve
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from anyio.abc import SocketStream
 
@@ -118,6 +121,51 @@ async def serving(limits: Limits | None = None, *, within: float = 20) -> AsyncI
             Address("127.0.0.1", 0, "here"), ROUTES, limits=limits or Limits()
         ) as port:
             yield Server(port)
+
+
+class Wire(asyncio.Transport):
+    """A transport that keeps what is written, and says that it is full when it is told to."""
+
+    def __init__(self, *, eof_error: Exception | None = None) -> None:
+        super().__init__()
+        self.written = b""
+        self.is_aborted = False
+        self.is_full = False
+        self.protocol = Connections(Routes(ROUTES)).make()
+        self._eof_error = eof_error
+
+    @classmethod
+    @contextmanager
+    def connected(cls, *, eof_error: Exception | None = None) -> Iterator[tuple[Connection, Wire]]:
+        """Give a connection that reads what a test says, all of it in one piece."""
+        wire = cls(eof_error=eof_error)
+        wire.protocol.connection_made(wire)
+        yield wire.protocol, wire
+        wire.protocol.connection_lost(None)
+
+    def statuses(self) -> list[int]:
+        return [int(status) for status in re.findall(rb"HTTP/1.1 (\d+)", self.written)]
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+        if self.is_full:
+            self.protocol.pause_writing()
+
+    def write_eof(self) -> None:
+        if self._eof_error is not None:
+            raise self._eof_error
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def is_closing(self) -> bool:
+        return self.is_aborted
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Need none: it is full when a test says so."""
+
+    def pause_reading(self) -> None:
+        """Need not: a test reads for it."""
 
 
 # --- what is answered ---
@@ -319,6 +367,34 @@ async def test_too_much_before_an_answer_is_a_431_and_the_end(begin: bytes, size
     assert (reply.status, reply.headers["Connection"]) == (431, "close")
 
 
+async def test_requests_that_come_together_are_each_measured_alone() -> None:
+    with Wire.connected() as (connection, wire):
+        connection.data_received(GET * 1000)
+        connection.data_received(GET * 1000 + b"GET /echo?" + b"z" * 12_000)
+        connection.data_received(b" HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert wire.statuses() == [200] * 2001
+        connection.data_received(GET * 1000 + b"GET /echo?" + b"z" * 20_000)
+        assert wire.statuses() == [200] * 3001 + [431]
+        assert wire.written.count(b"Connection: close") == 1
+        connection.data_received(GET)
+        assert len(wire.statuses()) == 3002
+
+
+@pytest.mark.parametrize("behind", [b"GET /echo?" + b"z" * 20_000, b"rubbish\r\n\r\n", GET])
+async def test_behind_an_answer_that_waits_nothing_is_answered(behind: bytes) -> None:
+    with Wire.connected() as (connection, wire):
+        wire.is_full = True
+        connection.data_received(GET + behind)
+        assert wire.statuses() == [200]
+
+
+@pytest.mark.parametrize("error", [OSError(107, "not connected"), RuntimeError("handler closed")])
+async def test_a_client_that_is_gone_before_the_end_is_told_is_cut(error: Exception) -> None:
+    with Wire.connected(eof_error=error) as (connection, wire):
+        connection.data_received(LAST)
+        assert wire.is_aborted
+
+
 async def test_a_head_of_a_few_kilobytes_is_fine() -> None:
     async with serving() as server:
         cookie = b"Cookie: " + b"c" * 12_000 + b"\r\n\r\n"
@@ -455,6 +531,30 @@ async def test_many_connections_are_answered_at_a_time() -> None:
     async with serving() as server, anyio.create_task_group() as group:
         for _ in range(100):
             group.start_soon(answers, server)
+
+
+async def test_a_connection_that_has_ended_is_freed_without_the_garbage_collector(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: WeakSet[Connection] = WeakSet()
+    make = Connections.make
+
+    def kept(self: Connections) -> Connection:
+        connection = make(self)
+        made.add(connection)
+        return connection
+
+    monkeypatch.setattr(Connections, "make", kept)
+    async with serving(Limits(request=0.2)) as server:
+        gc.disable()
+        try:
+            for begin in (b"", GET, GET[:10], LAST, b"rubbish\r\n\r\n"):
+                async with server.client() as client:
+                    await client.send(begin)
+                    await eventually(lambda: len(made) == 1)
+                await eventually(lambda: not made)
+        finally:
+            gc.enable()
 
 
 # --- the stop ---

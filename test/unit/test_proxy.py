@@ -23,7 +23,10 @@ from flexinfer.envtest.scripted import ScriptedServer
 from flexinfer.errors import ConfigurationError, TransportError
 
 if TYPE_CHECKING:
+    import socket
     from pathlib import Path
+
+    from flexinfer.client.connection import Connection
 
 TARGET = "api.example.org:6443"
 VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY")
@@ -336,6 +339,43 @@ async def test_a_dot_at_the_end_of_the_server_is_no_part_of_its_certificate(
             )
             async with Transport(credentials) as transport:
                 assert await transport.request("GET", "/x") == b"here"
+
+
+@pytest.mark.parametrize("step", ["create_connection", "start_tls"])
+async def test_c69_a_tunnel_that_the_loop_cannot_open_is_no_connection(
+    authority: CertificateAuthority, environment: pytest.MonkeyPatch, step: str
+) -> None:
+    async def closed(*_: object, sock: socket.socket | None = None, **__: object) -> None:
+        if sock is not None:
+            sock.close()
+        raise RuntimeError("the handler is closed")
+
+    async with (
+        ScriptedServer.start(authority) as server,
+        ConnectProxy.start({TARGET: server.url}) as proxy,
+        Transport(remote(server, proxy_url=proxy.url)) as transport,
+    ):
+        environment.setattr(asyncio.get_running_loop(), step, closed)
+        with pytest.raises(TransportError, match="the handler is closed"):
+            await transport.request("GET", "/x")
+
+
+@pytest.mark.parametrize("step", ["_Tunnel.send", "_upgrade"])
+async def test_a_bug_of_ours_in_a_tunnel_is_not_taken_for_a_proxy_that_went_away(
+    authority: CertificateAuthority, environment: pytest.MonkeyPatch, step: str
+) -> None:
+    async def broken(tunnel: Connection, *_: object) -> None:
+        tunnel.abort()
+        raise RuntimeError("a bug")
+
+    environment.setattr(f"flexinfer.client.pool.{step}", broken)
+    async with (
+        ScriptedServer.start(authority) as server,
+        ConnectProxy.start({TARGET: server.url}) as proxy,
+        Transport(remote(server, proxy_url=proxy.url)) as transport,
+    ):
+        with pytest.raises(RuntimeError, match="a bug"):
+            await transport.request("GET", "/x")
 
 
 @pytest.mark.parametrize("status", [403, 407, 503])

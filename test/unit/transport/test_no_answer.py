@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -35,16 +36,35 @@ async def test_a_server_that_never_answers_meets_the_deadline(serving: Serving) 
                 await transport.request("PATCH", "/hang", body=b"{}", timeout=0.1)
 
 
+@pytest.mark.parametrize("step", ["sock_connect", "create_connection"])
 async def test_a_runtime_error_of_the_loop_while_it_connects_is_no_connection(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch
+    serving: Serving, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     # uvloop raises it for a socket that is closed at the wrong moment, which no server can time.
-    async def closed(*_: object, **__: object) -> None:
+    async def closed(*given: object, sock: socket.socket | None = None, **_: object) -> None:
+        for made in (*given, sock):
+            if isinstance(made, socket.socket):
+                made.close()
         raise RuntimeError("unable to perform operation on a closed socket")
 
-    monkeypatch.setattr("flexinfer.client.pool.start_connection", closed)
     async with serving() as (_, transport):
+        monkeypatch.setattr(asyncio.get_running_loop(), step, closed)
         with pytest.raises(errors.TransportError, match=r"GET /x: cannot connect .*closed socket"):
+            await transport.request("GET", "/x")
+
+
+@pytest.mark.parametrize("where", ["_addresses", "_open"])
+async def test_a_bug_of_ours_while_it_connects_is_not_taken_for_an_outage(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    async def broken(made: object, *_: object) -> None:
+        if isinstance(made, socket.socket):
+            made.close()
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(f"flexinfer.client.pool.{where}", broken)
+    async with serving() as (_, transport):
+        with pytest.raises(RuntimeError, match="a bug"):
             await transport.request("GET", "/x")
 
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from flexinfer.handler import Handler, MapFunction
     from flexinfer.manager import Manager
     from flexinfer.meta.object import Object
-    from flexinfer.meta.resource import Resource
     from flexinfer.predicate import Predicate
     from flexinfer.reconcile import Reconciler, Request
     from flexinfer.workqueue import RateLimiter
@@ -62,6 +61,7 @@ class _Watch:
     predicate: Predicate | None
     map_to: MapFunction | None = None  # None: the owner
     labels: Selector | None = None
+    echoes: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +76,14 @@ class Builder:
     rate_limiter: RateLimiter[Request] | None = None
     others: tuple[_Watch, ...] = ()
 
-    def owns(self, *kinds: type[Object], predicate: Predicate | None = None) -> Self:
+    def owns(
+        self, *kinds: type[Object], predicate: Predicate | None = None, echoes: bool = True
+    ) -> Self:
         """Hear of the objects of *kinds* that an object of ours controls.
+
+        With *echoes* False an object is not reconciled again for what its own reconcile has just
+        written to a child: for reconcilers that go on with the answer to a write, and never leave
+        a step to the run that its event would cause. Whatever else happens to the child counts.
 
         Is the same as watching them with `handler.enqueue_owner` and our informer's UIDs. Raises
         ConfigurationError for no kinds, one given twice, and one that the garbage collector
@@ -96,7 +102,7 @@ class Builder:
                     f" {self.kind.resource} are not; track them by label and use watches()"
                 )
             owned.add(resource)
-        added = tuple(_Watch(kind, predicate) for kind in kinds)
+        added = tuple(_Watch(kind, predicate, echoes=echoes) for kind in kinds)
         return replace(self, others=self.others + added)
 
     def watches(
@@ -168,30 +174,22 @@ class Builder:
             self.name,
             reconciler,
             queue=WorkQueue(self.name, rate_limiter=self.rate_limiter, registry=registry),
-            sources=[
-                self._source(self.kind.resource, enqueue_self, self.predicate),
-                *(
-                    self._source(
-                        watch.kind.resource, self._handler(watch), watch.predicate, watch.labels
-                    )
-                    for watch in self.others
-                ),
-            ],
+            sources=[self._own_source(), *map(self._source, self.others)],
             options=self.options,
             registry=registry,
         )
         self.manager.add(controller)
         return controller
 
-    def _source(
-        self,
-        resource: Resource,
-        handler: Handler,
-        predicate: Predicate | None,
-        labels: Selector | None = None,
-    ) -> Source:
-        informer = self.manager.informers.informer(resource, labels=labels)
-        return Source(informer, handler, predicate=predicate)
+    def _own_source(self) -> Source:
+        informer = self.manager.informers.informer(self.kind.resource)
+        return Source(informer, enqueue_self, predicate=self.predicate)
+
+    def _source(self, watch: _Watch) -> Source:
+        informer = self.manager.informers.informer(watch.kind.resource, labels=watch.labels)
+        return Source(
+            informer, self._handler(watch), predicate=watch.predicate, echoes=watch.echoes
+        )
 
     def _handler(self, watch: _Watch) -> Handler:
         if watch.map_to is not None:

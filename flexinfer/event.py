@@ -8,24 +8,33 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from flexinfer.meta.envelope import StoredObject
+    from flexinfer.runs import Run
 
 __all__ = ["CreateEvent", "DeleteEvent", "Event", "UpdateEvent"]
 
 
 @dataclass(frozen=True, slots=True)
 class CreateEvent:
-    """Report an object that was not there before; `is_initial` when the first list held it."""
+    """Report an object that was not there before; `is_initial` when the first list held it.
+
+    `echo_of` is the reconcile of this process that wrote this very state, None for any other.
+    """
 
     object: StoredObject
     is_initial: bool = False
+    echo_of: Run | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateEvent:
-    """Report a change of one object; both sides have the same UID."""
+    """Report a change of one object; both sides have the same UID.
+
+    `echo_of` is the reconcile of this process that wrote the new state, None for any other.
+    """
 
     old: StoredObject
     new: StoredObject
+    echo_of: Run | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,10 @@ class Run:
         self._number = next(_numbers)
         self.writes = 0
 
+    def is_of(self, controller: str, key: NamespacedName) -> bool:
+        """Tell whether it is a run of that name by that controller."""
+        return self._key == key and self._controller == controller
+
     def fields(self) -> dict[str, str]:
         """Return what every log line of the run carries; `reconcile_id` is of no other run."""
         return {

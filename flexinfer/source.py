@@ -75,15 +75,22 @@ class Reasons:
 class Source:
     """Feed the queue of one controller from one informer.
 
-    `handler` says whom an event concerns, `predicate` which events are worth it (None: all).
+    `handler` says whom an event concerns, `predicate` which events are worth it (None: all). With
+    *echoes* False a name is not queued for the very state that its own reconcile wrote.
     """
 
     def __init__(
-        self, informer: Informer, handler: Handler, *, predicate: Predicate | None = None
+        self,
+        informer: Informer,
+        handler: Handler,
+        *,
+        predicate: Predicate | None = None,
+        echoes: bool = True,
     ) -> None:
         self._informer = informer
         self._handler = handler
         self._predicate = predicate
+        self._echoes = echoes
 
     def start(
         self,
@@ -112,7 +119,10 @@ class Source:
                 failures.note("handler", error)
                 return
             priority = priority_of(event)
+            echo_of = None if self._echoes or isinstance(event, DeleteEvent) else event.echo_of
             for request in requests:
+                if echo_of is not None and echo_of.is_of(controller, request):
+                    continue
                 reasons.note(request, kind, event)
                 queue.add(request, priority=priority)
 

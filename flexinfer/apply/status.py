@@ -51,8 +51,11 @@ class _Wish(NamedTuple):
         """Return what to remember when *live* is what came of it."""
         return Answer(live=live, said=self.said, asked=self.asked, sent=self.asked)
 
-    def held_by(self, live: StoredObject) -> bytes:
-        """Return what *live* shows where there is an opinion."""
+    def is_held_alike(self, before: StoredObject, live: StoredObject) -> bool:
+        """Tell whether both show the same where there is an opinion."""
+        return before.body == live.body or self._held_by(before) == self._held_by(live)
+
+    def _held_by(self, live: StoredObject) -> bytes:
         return encode_sorted(values_at(self.intent, _shown(live), self.shape))
 
 
@@ -116,7 +119,7 @@ class StatusWriter:
     def _shown_already(self, wish: _Wish, live: StoredObject, last: Answer | None) -> Answer | None:
         """Return what to remember when the live status says it already, None when it does not."""
         if last is not None and last.live.meta.uid == live.meta.uid:
-            is_shown = last.asked == wish.asked and wish.held_by(last.live) == wish.held_by(live)
+            is_shown = last.asked == wish.asked and wish.is_held_alike(last.live, live)
             return wish.answer(live) if is_shown else None
         found = _shown(live)["status"] or {}
         ours = {"status": {f: v for f, v in found.items() if f not in self._foreign}}

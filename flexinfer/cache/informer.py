@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from flexinfer.meta.envelope import StoredObject
     from flexinfer.meta.resource import NamespacedName, Resource
     from flexinfer.meta.selector import Selector
+    from flexinfer.runs import Run
 
     EventHandler = Callable[[Event], object]
 
@@ -232,6 +233,7 @@ class Informer:
         """Take one object of a list."""
         key = item.meta.key
         self._missing.discard(key)
+        # Never as an echo: what others wrote before it may be news of which no event tells.
         self._observe(key, item)
 
     def end_list(self, resource_version: str, *, is_whole: bool) -> Iterator[None]:
@@ -255,14 +257,16 @@ class Informer:
         if event_type == "DELETED":
             self._remove(key, item)
         else:
-            self._observe(key, item)
+            self._observe(key, item, echo_of=self._own.writer_of(key, item))
         self._own.passed(item.meta.resource_version)
 
     def bookmarked(self, resource_version: str) -> None:
         """Take note that there was nothing else up to this version."""
         self._own.bookmarked(resource_version)
 
-    def _observe(self, key: NamespacedName, item: StoredObject) -> None:
+    def _observe(
+        self, key: NamespacedName, item: StoredObject, *, echo_of: Run | None = None
+    ) -> None:
         old = self._own.known(key)
         if self._went_back and old is not None:
             # Versions are given out again, so the same one may stand for another state.
@@ -271,7 +275,7 @@ class Informer:
                 CreateEvent(item),
             )
         else:
-            events = changes(old, item, is_initial=not self.has_synced)
+            events = changes(old, item, is_initial=not self.has_synced, echo_of=echo_of)
         if not events:
             return
         self._own.observe(key, item)

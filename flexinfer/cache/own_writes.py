@@ -11,12 +11,15 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
+from flexinfer import runs
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from flexinfer.cache.store import Store
     from flexinfer.meta.envelope import ObjectMeta, StoredObject
     from flexinfer.meta.resource import NamespacedName
+    from flexinfer.runs import Run
 
 
 def revision(resource_version: str) -> int | None:
@@ -43,10 +46,11 @@ class _Own:
     """Be one key's own state, and the informer's state that it hides.
 
     `item` is None when readers find nothing: the object left the selection by our write, or
-    (`is_gone`) was deleted. `version` is the answer's, or, once gone, the last one known.
+    (`is_gone`) was deleted. `version` is the answer's, or, once gone, the last one known. `run` is
+    the reconcile that wrote it.
     """
 
-    __slots__ = ("is_gone", "item", "known", "uid", "version")
+    __slots__ = ("is_gone", "item", "known", "run", "uid", "version")
 
     def __init__(self, uid: str, version: str, item: StoredObject | None) -> None:
         self.uid = uid
@@ -54,6 +58,7 @@ class _Own:
         self.item = item
         self.known: StoredObject | None = None
         self.is_gone = False
+        self.run = runs.current()
 
 
 class OwnWrites:
@@ -86,6 +91,13 @@ class OwnWrites:
         hidden = [own.known for own in self._own.values() if own.known is not None]
         shown = [item for item in self._store.objects() if item.meta.key not in self._own]
         return shown + hidden
+
+    def writer_of(self, key: NamespacedName, item: StoredObject) -> Run | None:
+        """Return the reconcile that wrote an object as the informer just saw it, if one of ours."""
+        own = self._own.get(key)
+        if own is None or own.item is None or own.version != item.meta.resource_version:
+            return None
+        return own.run if own.uid == item.meta.uid else None
 
     def observe(self, key: NamespacedName, item: StoredObject) -> None:
         """Take in an object as the informer just saw it."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flexinfer.event import Event
     from flexinfer.meta.envelope import StoredObject
     from flexinfer.meta.resource import NamespacedName
+    from flexinfer.runs import Run
 
     IndexFunc = Callable[[StoredObject], Iterable[str]]
     IndexErrorHandler = Callable[[str, NamespacedName, Exception], None]
@@ -27,20 +28,24 @@ T = TypeVar("T", bound=Object)
 
 
 def changes(
-    old: StoredObject | None, new: StoredObject, *, is_initial: bool = False
+    old: StoredObject | None,
+    new: StoredObject,
+    *,
+    is_initial: bool = False,
+    echo_of: Run | None = None,
 ) -> tuple[Event, ...]:
-    """Say what happened between two states of one name.
+    """Say what happened between two states of one name; *echo_of* is who wrote the new one.
 
     The same resourceVersion is no change. Another UID is a delete and a create, since it is
     another object.
     """
     if old is None:
-        return (CreateEvent(new, is_initial),)
+        return (CreateEvent(new, is_initial, echo_of),)
     if old.meta.uid != new.meta.uid:
-        return (DeleteEvent(old), CreateEvent(new, is_initial))
+        return (DeleteEvent(old), CreateEvent(new, is_initial, echo_of))
     if old.meta.resource_version == new.meta.resource_version:
         return ()
-    return (UpdateEvent(old, new),)
+    return (UpdateEvent(old, new, echo_of),)
 
 
 class Store:

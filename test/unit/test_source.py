@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import contextvars
 from typing import TYPE_CHECKING
 
+import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
+from flexinfer import runs
 from flexinfer.cache.informer import Informer, InformerOptions
 from flexinfer.client.auth import StaticCredentials
 from flexinfer.client.transport import Transport
@@ -51,6 +54,7 @@ class Bench:
         *,
         resource: Resource = CONFIG_MAPS,
         predicate: Predicate | None = None,
+        echoes: bool = True,
     ) -> None:
         self.registry = CollectorRegistry()
         transport = Transport(StaticCredentials("https://127.0.0.1:1"))
@@ -58,7 +62,7 @@ class Bench:
         self.informer = Informer(transport, resource, options=options)
         self.queue = WorkQueue[Request]("test", registry=self.registry)
         self.reasons = Reasons()
-        self.source = Source(self.informer, handler, predicate=predicate)
+        self.source = Source(self.informer, handler, predicate=predicate, echoes=echoes)
 
     def start(self) -> None:
         self.source.start(
@@ -70,6 +74,15 @@ class Bench:
         for item in items:
             self.informer.listed(item)
         list(self.informer.end_list("1", is_whole=True))
+
+    def write(self, controller: str, name: str, item: StoredObject) -> None:
+        """Let a run of *controller* for the object *name* get *item* as the answer to a write."""
+
+        def run() -> None:
+            runs.begin(controller, Request("ns", name))
+            self.informer.wrote(item)
+
+        contextvars.copy_context().run(run)
 
     async def drain(self) -> list[tuple[Request, int]]:
         found = []
@@ -190,3 +203,64 @@ def test_reasons_are_bounded() -> None:
         reasons.note(Request("ns", str(number)), "pods", event)
     assert len(reasons) == 10_000
     assert reasons.take(Request("ns", "10049")) == "requeue"
+
+
+@pytest.mark.parametrize("event", ["ADDED", "MODIFIED"])
+async def test_a_name_is_not_queued_for_what_its_own_run_wrote(event: str) -> None:
+    bench = Bench(echoes=False)
+    bench.start()
+    bench.sync(*([stored("a", 1)] if event == "MODIFIED" else []))
+    await bench.drain()
+    bench.write("test", "a", stored("a", 3))
+    bench.informer.changed(event, stored("a", 3))
+    assert await bench.drain() == []
+    bench.informer.changed("MODIFIED", stored("a", 4))
+    assert await bench.drain() == [(Request("ns", "a"), 0)]
+
+
+async def test_what_others_wrote_before_and_after_an_own_write_is_heard() -> None:
+    bench = Bench(echoes=False)
+    bench.start()
+    bench.sync(stored("a", 1))
+    await bench.drain()
+    bench.write("test", "a", stored("a", 3))
+    bench.informer.changed("MODIFIED", stored("a", 2))
+    assert await bench.drain() == [(Request("ns", "a"), 0)]
+    bench.informer.changed("MODIFIED", stored("a", 3))
+    assert await bench.drain() == []
+    bench.informer.changed("DELETED", stored("a", 4))
+    assert await bench.drain() == [(Request("ns", "a"), 0)]
+
+
+@pytest.mark.parametrize(
+    ("controller", "name", "echoes"),
+    [("other", "a", False), ("test", "b", False), ("test", "a", True)],
+)
+async def test_what_another_run_wrote_is_heard_and_by_default_so_is_an_own_write(
+    controller: str, name: str, *, echoes: bool
+) -> None:
+    bench = Bench(echoes=echoes)
+    bench.start()
+    bench.sync()
+    bench.write(controller, name, stored("a", 3))
+    bench.informer.changed("ADDED", stored("a", 3))
+    assert await bench.drain() == [(Request("ns", "a"), 0)]
+
+
+async def test_another_object_of_the_name_and_version_is_no_echo() -> None:
+    bench = Bench(echoes=False)
+    bench.start()
+    bench.sync()
+    bench.write("test", "a", stored("a", 3))
+    bench.informer.changed("ADDED", stored("a", 3, uid="another"))
+    assert await bench.drain() == [(Request("ns", "a"), 0)]
+
+
+async def test_a_list_brings_no_echoes_for_it_skips_what_others_wrote() -> None:
+    bench = Bench(echoes=False)
+    bench.start()
+    bench.sync(stored("a", 1))
+    await bench.drain()
+    bench.write("test", "a", stored("a", 3))
+    bench.sync(stored("a", 3))
+    assert await bench.drain() == [(Request("ns", "a"), 0)]

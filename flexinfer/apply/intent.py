@@ -63,6 +63,8 @@ def canonical(tree: Tree, shape: Shape) -> Tree:
 
 
 def _fields_at(intent: Tree, live: Tree, shapes: Mapping[str, Shape]) -> Tree:
+    if intent is live and not shapes:
+        return live  # canonical as it is
     return {
         field: _value_at(wanted, live[field], shapes.get(field, PLAIN))
         if isinstance(wanted, _NESTED)

@@ -20,21 +20,22 @@ def with_owner(intent: Tree, owner: Object, key: NamespacedName) -> Tree:
     Raises ConfigurationError for an owner in another namespace, or for a cluster-scoped child
     of a namespaced owner: the garbage collector would delete such a child, late and at random.
     """
-    if owner.resource.namespaced and owner.key.namespace != key.namespace:
+    resource, meta = owner.resource, owner.metadata
+    if resource.namespaced and meta.namespace != key.namespace:
         raise ConfigurationError(
-            f"{owner.resource.kind} {owner.key} cannot own {key}: an owner is in the namespace "
+            f"{resource.kind} {owner.key} cannot own {key}: an owner is in the namespace "
             "of its children or cluster-scoped; mark the child with labels and clean it up in a "
             "finalizer instead"
         )
-    if not owner.metadata.uid:
+    if not meta.uid:
         raise ConfigurationError(
-            f"{owner.resource.kind} {owner.key} has no UID: pass the owner as it was read"
+            f"{resource.kind} {owner.key} has no UID: pass the owner as it was read"
         )
     reference = {
-        "apiVersion": owner.resource.api_version,
-        "kind": owner.resource.kind,
-        "name": owner.key.name,
-        "uid": owner.metadata.uid,
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "name": meta.name,
+        "uid": meta.uid,
         "controller": True,
         "blockOwnerDeletion": True,
     }

@@ -111,8 +111,10 @@ def check_entries(intent: Tree, shape: Shape) -> None:
 
 
 def _check_fields(tree: Tree, shapes: Mapping[str, Shape], prefix: str) -> None:
-    for field, shape in shapes.items():
-        value = tree.get(field)
+    for field, value in tree.items():  # of which there are fewer than shapes
+        shape = shapes.get(field)
+        if shape is None:
+            continue
         if isinstance(value, list) and isinstance(shape.rule, ListMap):
             _check_keys(value, f"{prefix}{field}", shape.rule)
         for item in value if isinstance(value, list) else [value]:

@@ -86,7 +86,8 @@ class Informers:
         of exactly these labels, then the only one there is. Raises ConfigurationError when there
         is none, or several and no telling which.
         """
-        if whole := self._whole.get(resource):
+        whole = self._whole.get(resource)
+        if whole is not None:
             return whole
         covering = []
         for informer in self.of(resource):

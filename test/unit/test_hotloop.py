@@ -34,7 +34,10 @@ class Bench:
         self.loops = HotLoops("model", limit=limit, clock=self.clock, registry=self.registry)
 
     def run(self, name: NamespacedName = A, *, writes: int = 1) -> None:
-        runs.begin("test", A)
+        contextvars.copy_context().run(self._run, name, writes)
+
+    def _run(self, name: NamespacedName, writes: int) -> None:
+        runs.begin("test", name)
         for _ in range(writes):
             hotloop.note_write()
         self.loops.succeeded(name)

@@ -121,16 +121,23 @@ class LoopLag:
         stack = traceback.format_stack(frame)[-_STACK:] if frame is not None else []
         _log.warning("the event loop is blocked", seconds=round(blocked, 2), stack="".join(stack))
 
+    def _until_late(self) -> float:
+        """Return in how many seconds the heartbeat that is due next would be late by the limit.
+
+        It is never looked at more often than it beats.
+        """
+        return max(self._limit - self._overdue(self._due), self._period)
+
     def _overdue(self, due: float | None) -> float:
         return 0.0 if due is None else self._clock() - due
 
     @contextmanager
     def _watchdog(self) -> Iterator[None]:
-        """Look at this thread from another one, twice in the time of the limit."""
+        """Look at this thread from another one, whenever its heartbeat may be too late."""
         ended, watched = threading.Event(), threading.get_ident()
 
         def watch() -> None:
-            while not ended.wait(self._period):
+            while not ended.wait(self._until_late()):
                 self.look(watched)
 
         thread = threading.Thread(target=watch, name="loop-watchdog", daemon=True)

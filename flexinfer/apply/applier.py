@@ -21,6 +21,7 @@ from flexinfer.apply.request import check_field_manager, if_absent, is_other_obj
 from flexinfer.apply.reverted import Witness
 from flexinfer.client.protocol import Patch
 from flexinfer.errors import (
+    ApiError,
     ConfigurationError,
     ConflictError,
     DeadlineError,
@@ -289,10 +290,13 @@ class Applier:
         )
 
     async def _send(self, child: Child, body: Tree) -> StoredObject:
-        with self._forgetting(child):
+        try:
             return await self._client.apply(
                 child.kind.resource, body, field_manager=self._field_manager
             )
+        except ApiError:  # a context manager is not free, and nearly all goes well
+            with self._forgetting(child):
+                raise
 
     def _done(self, child: Child, plan: Plan, answer: StoredObject, outcome: Outcome) -> Applied:
         self._remember(child, answer_to(child, plan, answer))

@@ -92,17 +92,18 @@ class StatusWriter:
         for two entries of one key; and what the client raises. The order of conditions, and of
         what *structures* calls a set or a map, does not matter.
         """
-        live = self._same(resource, meta, await self._client.read(resource, meta.key))
-        said, last = digest(status), self._memory.get((resource, meta.key))
+        key = meta.key
+        live = self._same(resource, meta, await self._client.read(resource, key))
+        said, last = digest(status), self._memory.get((resource, key))
         if last is not None and last.said == said and last.is_of(live.meta):
             return Outcome.UNCHANGED
         wish = _Wish.of(resource, self._shape(resource), status, said)
         shown = self._shown_already(wish, live, last)
         if shown is not None:
-            self._memory[resource, meta.key] = shown
+            self._memory[resource, key] = shown
             return Outcome.UNCHANGED
         answer = await self._send(resource, live, wish.intent)
-        self._memory[resource, meta.key] = wish.answer(answer)
+        self._memory[resource, key] = wish.answer(answer)
         is_same = answer.meta.resource_version == live.meta.resource_version
         return Outcome.UNCHANGED if is_same else Outcome.UPDATED
 

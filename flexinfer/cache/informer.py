@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from flexinfer.cache.reflector import ListWatchTransport
     from flexinfer.event import Event
-    from flexinfer.meta.envelope import StoredObject
+    from flexinfer.meta.envelope import ObjectMeta, StoredObject
     from flexinfer.meta.resource import NamespacedName, Resource
     from flexinfer.meta.selector import Selector
     from flexinfer.runs import Run
@@ -49,7 +49,7 @@ class InformerOptions:
     """
 
     timing: Timing = field(default_factory=Timing)
-    memo_size: int = 1024
+    memo_size: int = 256
     registry: CollectorRegistry = REGISTRY
 
     def __post_init__(self) -> None:
@@ -250,6 +250,10 @@ class Informer:
         self._metrics.synced.set(1)
         self.has_synced = True
         self._synced.set()
+
+    def known(self, meta: ObjectMeta) -> StoredObject | None:
+        """Return what was written here as just this version, so that its event is not read."""
+        return self._own.written(meta)
 
     def changed(self, event_type: str, item: StoredObject) -> None:
         """Take one event of the watch."""

@@ -92,12 +92,17 @@ class OwnWrites:
         shown = [item for item in self._store.objects() if item.meta.key not in self._own]
         return shown + hidden
 
+    def written(self, meta: ObjectMeta) -> StoredObject | None:
+        """Return the answer to the write of just this UID and version, if it is one of ours."""
+        own = self._own.get(meta.key)
+        if own is None or own.version != meta.resource_version or own.uid != meta.uid:
+            return None
+        return own.item
+
     def writer_of(self, key: NamespacedName, item: StoredObject) -> Run | None:
         """Return the reconcile that wrote an object as the informer just saw it, if one of ours."""
         own = self._own.get(key)
-        if own is None or own.item is None or own.version != item.meta.resource_version:
-            return None
-        return own.run if own.uid == item.meta.uid else None
+        return own.run if own is not None and self.written(item.meta) is not None else None
 
     def observe(self, key: NamespacedName, item: StoredObject) -> None:
         """Take in an object as the informer just saw it."""

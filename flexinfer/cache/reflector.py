@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from flexinfer.cache.selection import Selection
     from flexinfer.cache.timing import Timing
     from flexinfer.client.lines import Line
-    from flexinfer.meta.envelope import ListPage, StoredObject, WatchEvent
+    from flexinfer.meta.envelope import ListPage, ObjectMeta, StoredObject, WatchEvent
     from flexinfer.metrics import InformerMetrics
 
 PAGE_SIZE = 500
@@ -108,6 +108,9 @@ class Sink(Protocol):
 
         With *is_whole* false some items could not be read, so what is missing may yet be there.
         """
+
+    def known(self, meta: ObjectMeta) -> StoredObject | None:
+        """Return the object of that very UID and version, if it is here already."""
 
     def changed(self, event_type: str, item: StoredObject) -> None:
         """Take an ADDED, MODIFIED or DELETED."""
@@ -299,7 +302,7 @@ class Reflector:
             self._skip("oversized line", 1, size=line.size)
             return ""
         try:
-            event = decode_event(line)
+            event = decode_event(line, known=self._sink.known)
         except DecodeError as error:
             self._skip("watch line", 1, error=str(error))
             return ""

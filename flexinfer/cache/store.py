@@ -56,7 +56,7 @@ class Store:
     """
 
     def __init__(
-        self, *, memo_size: int = 1024, on_index_error: IndexErrorHandler | None = None
+        self, *, memo_size: int = 256, on_index_error: IndexErrorHandler | None = None
     ) -> None:
         self._objects: dict[NamespacedName, StoredObject] = {}
         self._indexes: dict[str, _Index] = {}

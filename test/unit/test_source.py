@@ -264,3 +264,17 @@ async def test_a_list_brings_no_echoes_for_it_skips_what_others_wrote() -> None:
     bench.write("test", "a", stored("a", 3))
     bench.sync(stored("a", 3))
     assert await bench.drain() == [(Request("ns", "a"), 0)]
+
+
+async def test_the_event_of_an_own_write_is_the_answer_that_is_there() -> None:
+    bench = Bench()
+    bench.sync(stored("a", 1))
+    answer = stored("a", 3)
+    bench.write("test", "a", answer)
+    assert bench.informer.known(answer.meta) is answer
+    assert bench.informer.known(stored("a", 2).meta) is None
+    assert bench.informer.known(stored("a", 3, uid="another").meta) is None
+    assert bench.informer.known(stored("b", 3).meta) is None
+    bench.informer.changed("MODIFIED", answer)
+    assert bench.informer.get(answer.meta.key) is answer
+    assert bench.informer.known(answer.meta) is None

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"os"
+	"sync/atomic"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -19,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
@@ -52,17 +54,39 @@ func idleModels(ctx context.Context, s *subject) error {
 	if err := setUpModels(mgr); err != nil {
 		return err
 	}
-	err = mgr.AddReadyzCheck("informers", func(req *http.Request) error {
-		if !mgr.GetCache().WaitForCacheSync(req.Context()) {
-			return errors.New("an informer has not synced")
-		}
-		return nil
-	})
-	if err != nil {
+	if err := tellReady(mgr); err != nil {
 		return err
 	}
 	start(ctx, mgr)
 	return s.finish()
+}
+
+// tellReady lets /readyz answer once each informer has synced. The cache's own WaitForCacheSync says
+// yes before the controller has asked for any.
+func tellReady(mgr ctrl.Manager) error {
+	var synced atomic.Bool
+	wait := func(ctx context.Context) error {
+		kinds := []client.Object{
+			&Model{}, &appsv1.Deployment{}, &corev1.Service{}, &batchv1.Job{},
+			&corev1.Pod{}, &corev1.PersistentVolumeClaim{}, &corev1.Node{},
+		}
+		for _, kind := range kinds {
+			if _, err := mgr.GetCache().GetInformer(ctx, kind); err != nil {
+				return err
+			}
+		}
+		synced.Store(true)
+		return nil
+	}
+	if err := mgr.Add(manager.RunnableFunc(wait)); err != nil {
+		return err
+	}
+	return mgr.AddReadyzCheck("informers", func(*http.Request) error {
+		if !synced.Load() {
+			return errors.New("an informer has not synced")
+		}
+		return nil
+	})
 }
 
 func setUpModels(mgr ctrl.Manager) error {

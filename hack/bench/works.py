@@ -101,11 +101,15 @@ Work: TypeAlias = "Callable[[World, Subject, int], Cost]"
 def in_turn(
     world: World, work: Work, subjects: Sequence[Subject], count: int, *, rounds: int
 ) -> list[Row]:
-    """Measure every subject once in each round, in turn; return a row of medians for each."""
+    """Measure every subject once in each round, in turn; return a row of medians for each.
+
+    Each round begins with the next subject: what one leaves to the API server, another inherits.
+    """
     name = work.__name__
     costs: dict[str, list[Cost]] = {subject.name: [] for subject in subjects}
     for number in range(rounds):
-        for subject in subjects:
+        first = number % len(subjects)
+        for subject in (*subjects[first:], *subjects[:first]):
             cost = work(world, subject, count)
             costs[subject.name].append(cost)
             say(

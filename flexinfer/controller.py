@@ -168,8 +168,7 @@ class Controller:
     async def _work(self) -> None:
         is_open = True
         while is_open:
-            # One for many runs, each of which sets its deadline: a scope a run costs more. A
-            # worker that waits for longer than that for a key begins another.
+            # One for many runs, each of which sets its deadline: a scope a run costs more.
             with anyio.CancelScope() as scope:
                 is_open = await self._take_turns(scope)
 
@@ -212,6 +211,7 @@ class Controller:
             # Nobody cancelled this worker: it leaked from something the reconciler awaited.
             self._fail(key, priority, FlexInferError("a cancellation escaped the reconciler"))
         finally:
+            scope.deadline = math.inf  # none while it waits: a run must never begin overdue
             self._metrics.time.observe(time.perf_counter() - started)
 
     def _interrupt(self, key: Request, priority: int) -> None:

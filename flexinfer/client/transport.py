@@ -107,7 +107,7 @@ class Transport:
         self._observe = observe
         self._observe_wait = observe_wait
         self._retry = retry or RetryPolicy()
-        self._slots = asyncio.Semaphore(max_connections)  # a tenth of what anyio's costs
+        self._slots = asyncio.Semaphore(max_connections)  # anyio's looks at every scope around
         self._sleep = sleep
         self._requests: Pool | None = None
         self._watches: Pool | None = None

@@ -221,17 +221,17 @@ def test_a_model_deleted_as_the_api_server_is_cut_off_leaves_nothing(plane: Cont
             plane.processes.start("kube-apiserver")
             plane.wait_ready(within=60)
         # Until its informer has seen the deletion, the manager may rightly make a child once more.
-        goes_the_whole_way(plane, "after")
+        sees_a_new_model(plane, "after")
         # Controllers find their way back to a new kube-apiserver one after the other.
         eventually_sync(partial(nothing_of, plane, "cut"), within=180)
         manager.wait_ready()
         mark = plane.audit_log.mark()
-        goes_the_whole_way(plane, "later")
+        sees_a_new_model(plane, "later")
         assert creates(plane, mark, "cut") == []
         nothing_of(plane, "cut")
 
 
-def goes_the_whole_way(plane: ControlPlane, name: str) -> None:
-    """Proof that every change before it was seen: one informer, one order."""
+def sees_a_new_model(plane: ControlPlane, name: str) -> None:
+    """Proof that the manager saw every change before it: one informer, one order."""
     with model(plane, name):
-        eventually_sync(partial(is_ready, plane, name), within=60)
+        eventually_sync(lambda: replicas(plane, name) == 1, within=60)

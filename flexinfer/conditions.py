@@ -39,13 +39,11 @@ def upsert(conditions: Iterable[Condition], new: Condition, *, now: datetime) ->
     The transition time of *new* is not read: it becomes *now* when the status flipped or the
     type is new, and stays what it was otherwise. *now* needs a time zone.
     """
-    others = [c for c in conditions if c.type != new.type]
-    old = find(reversed(list(conditions)), new.type)
-    moved = old is None or old.status is not new.status
-    at = whole_second(now) if old is None or moved else old.last_transition_time
+    conditions = tuple(conditions)
+    at = _transition(find(reversed(conditions), new.type), new.status, now)
     if at != new.last_transition_time:
         new = new.model_copy(update={"last_transition_time": at})
-    return normalise([*others, new])
+    return normalise((*conditions, new))
 
 
 def set_condition(  # noqa: PLR0913 - the fields of a condition, by keyword
@@ -63,7 +61,8 @@ def set_condition(  # noqa: PLR0913 - the fields of a condition, by keyword
     *observed_generation* is the generation that was read at the start of the run.
     """
     conditions = tuple(conditions)
-    said = (status, reason, shorten(message), observed_generation)
+    message = shorten(message)
+    said = (status, reason, message, observed_generation)
     old = find(reversed(conditions), type_)
     if old and said == (old.status, old.reason, old.message, old.observed_generation):
         return normalise(conditions)
@@ -71,11 +70,17 @@ def set_condition(  # noqa: PLR0913 - the fields of a condition, by keyword
         type=type_,
         status=status,
         observed_generation=observed_generation,
-        last_transition_time=now,
+        last_transition_time=_transition(old, status, now),
         reason=reason,
-        message=shorten(message),
+        message=message,
     )
-    return upsert(conditions, new, now=now)
+    return normalise((*conditions, new))
+
+
+def _transition(old: Condition | None, status: ConditionStatus, now: datetime) -> datetime:
+    if old is None or old.status is not status:
+        return whole_second(now)
+    return old.last_transition_time
 
 
 def normalise(conditions: Iterable[Condition]) -> list[Condition]:
@@ -84,7 +89,11 @@ def normalise(conditions: Iterable[Condition]) -> list[Condition]:
     Messages are cut to `MAX_MESSAGE` characters.
     """
     latest = {c.type: c for c in conditions}
-    return [_bounded(c) for c in sorted(latest.values(), key=lambda c: (c.type != "Ready", c.type))]
+    return [_bounded(latest[type_]) for type_ in sorted(latest, key=_rank)]
+
+
+def _rank(type_: str) -> str:
+    return "" if type_ == "Ready" else type_
 
 
 def shorten(message: str, limit: int = MAX_MESSAGE) -> str:
@@ -106,7 +115,6 @@ def shorten(message: str, limit: int = MAX_MESSAGE) -> str:
 
 
 def _bounded(condition: Condition) -> Condition:
-    message = shorten(condition.message)
-    if message == condition.message:
+    if len(condition.message) <= MAX_MESSAGE:
         return condition
-    return condition.model_copy(update={"message": message})
+    return condition.model_copy(update={"message": shorten(condition.message)})

@@ -22,6 +22,8 @@ _SAYS_IMMUTABLE = re.compile(
     re.IGNORECASE,
 )
 _INDEX = re.compile(r"\[[^\]]*\]")
+# Whatever is asked for is sent: the server's refusal decides.
+_AS_ASKED = (Policy.RECREATE, Policy.FAIL)
 
 
 def carry_immutable(
@@ -36,9 +38,11 @@ def carry_immutable(
     """
     drift = []
     for rule in rules:
+        if rule.policy in _AS_ASKED or (live is None and not rule.server_allocated):
+            continue
         wanted = _get(intent, rule.fields)
         found = _get(live or {}, rule.fields)
-        settled = _settle(wanted, found, rule, is_new=live is None)
+        settled = _settle(wanted, found, rule)
         if settled == wanted:
             continue
         intent = _put(intent, rule.fields, settled)
@@ -49,14 +53,12 @@ def carry_immutable(
     return intent, tuple(drift)
 
 
-def _settle(wanted: Any, found: Any, rule: ImmutableField, *, is_new: bool) -> Any:
+def _settle(wanted: Any, found: Any, rule: ImmutableField) -> Any:
     """Return the value to send, None to leave it out."""
-    if wanted is None or rule.policy in (Policy.RECREATE, Policy.FAIL):
-        return wanted
+    if wanted is None:
+        return None
     if rule.server_allocated:
         return wanted if wanted and found in (None, wanted) else None
-    if is_new:
-        return wanted
     if rule.policy is Policy.GROW:
         return found if _shrinks(wanted, found) else wanted
     return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flexinfer.errors import TerminalError
 from flexinfer.kinds.structure import KEY_DEFAULTS, PLAIN, ListMap, Merge
-from flexinfer.meta.envelope import encode, encode_sorted
+from flexinfer.meta.envelope import decode_tree, encode_sorted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from flexinfer.kinds.structure import Shape
     from flexinfer.meta.envelope import Tree
 
-_LISTS = (list, tuple)
-_NESTED = (dict, *_LISTS)
+_NESTED = (dict, list)
 _DIGEST_SIZE = 16  # 2^64 trees before two of them are likely to collide
 
 
@@ -26,25 +25,34 @@ def clean(intent: Tree) -> Tree:
 
     An absent field is one we have no opinion on; a zero, an empty string, list or map is one.
     """
-    stripped: Tree = _strip(intent)
-    return stripped
+    return clean_from(encode_sorted(intent))
+
+
+def clean_from(written: bytes) -> Tree:
+    """Return what `clean` does for a tree that was written down already.
+
+    Reading it back costs a quarter of a copy, and most hold no null to look for.
+    """
+    tree = decode_tree(written)
+    return _strip(tree) if b"null" in written else tree
 
 
 def _strip(value: Any) -> Any:
     if isinstance(value, dict):
-        return {
-            field: _strip(item) if isinstance(item, _NESTED) else item
-            for field, item in value.items()
-            if item is not None
-        }
-    if isinstance(value, _LISTS):
+        return {field: _strip(item) for field, item in value.items() if item is not None}
+    if isinstance(value, list):
         return [_strip(item) for item in value if item is not None]
     return value
 
 
 def digest(tree: Tree) -> bytes:
     """Hash a tree: equal JSON, in whatever order of keys, gives equal digests."""
-    return blake2b(encode_sorted(tree), digest_size=_DIGEST_SIZE).digest()
+    return digest_of(encode_sorted(tree))
+
+
+def digest_of(written: bytes) -> bytes:
+    """Hash a tree that was written down with sorted keys already."""
+    return blake2b(written, digest_size=_DIGEST_SIZE).digest()
 
 
 def values_at(intent: Tree, live: Tree, shape: Shape) -> Tree:
@@ -87,10 +95,10 @@ def _value_at(wanted: Any, found: Any, shape: Shape) -> Any:
 
 
 def _entries_at(wanted: list[Tree], found: list[Tree], shape: Shape, rule: ListMap) -> Tree:
-    live = {entry_key(entry, rule): entry for entry in found}
     ours = {entry_key(entry, rule): entry for entry in wanted}
+    live = ours if found is wanted else {entry_key(entry, rule): entry for entry in found}
     return {
-        encode(key).decode(): _fields_at(entry, live[key], shape.fields)
+        str(key): _fields_at(entry, live[key], shape.fields)
         for key, entry in ours.items()
         if key in live
     }
@@ -117,6 +125,8 @@ def _check_fields(tree: Tree, shapes: Mapping[str, Shape], prefix: str) -> None:
             continue
         if isinstance(value, list) and isinstance(shape.rule, ListMap):
             _check_keys(value, f"{prefix}{field}", shape.rule)
+        if not shape.fields:
+            continue
         for item in value if isinstance(value, list) else [value]:
             if isinstance(item, dict):
                 _check_fields(item, shape.fields, f"{prefix}{field}.")

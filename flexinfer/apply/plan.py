@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from flexinfer.apply.immutable import carry_immutable, learn
-from flexinfer.apply.intent import check_entries, clean, digest, values_at
+from flexinfer.apply.intent import check_entries, clean_from, digest, digest_of, values_at
 from flexinfer.apply.memory import Answer
 from flexinfer.apply.ownership import with_owner
 from flexinfer.apply.request import identify
@@ -56,18 +56,24 @@ class Kind:
 
 @dataclass(frozen=True)  # no slots: what is asked for is worked out once, and mostly never
 class Child:
-    """Be one request to apply; `said` is the digest of what the caller gave."""
+    """Be one request to apply; `given` is what the caller gave, written down, and `said` its digest.
+
+    `id` tells it from every other object; with `owner_id` it is forgotten: its owner's, or its own
+    when it has none.
+    """
 
     kind: Kind
     key: NamespacedName
     owner: Object | None
+    id: Identity
+    owner_id: Identity
     said: bytes
-    given: Tree
+    given: bytes
 
     @cached_property
     def intent(self) -> Tree:
         """Return the complete intent, checked."""
-        intent = clean(self.given)
+        intent = clean_from(self.given)
         if self.owner is not None:
             intent = with_owner(intent, self.owner, self.key)
         check_entries(intent, self.kind.shape)
@@ -81,16 +87,6 @@ class Child:
     def asked(self) -> bytes:
         """Return the digest of the complete intent."""
         return digest(self.intent)
-
-    @property
-    def id(self) -> Identity:
-        """Return what tells it from every other object."""
-        return self.kind.resource, self.key
-
-    @property
-    def owner_id(self) -> Identity:
-        """Return what it is forgotten with: its owner, or itself when it has none."""
-        return self.id if self.owner is None else (self.owner.resource, self.owner.key)
 
     @property
     def owner_uid(self) -> str:
@@ -112,7 +108,11 @@ class Plan(NamedTuple):
 
 def child_of(kind: Kind, intent: Tree, owner: Object | None) -> Child:
     """Take an intent; what is wrong with its entries is found when they are needed."""
-    return Child(kind, identify(kind.resource, intent), owner, digest(intent), intent)
+    key = identify(kind.resource, intent)
+    own = (kind.resource, key)
+    given = encode_sorted(intent)
+    owner_id = own if owner is None else (owner.resource, owner.key)
+    return Child(kind, key, owner, own, owner_id, digest_of(given), given)
 
 
 def plan_for(child: Child, live: StoredObject | None, last: Answer | None) -> Plan:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from flexinfer.apply.intent import canonical, check_entries, clean, digest, values_at
-from flexinfer.apply.memory import Answer, Outcome
+from flexinfer.apply.intent import canonical, check_entries, clean_from, digest_of, values_at
+from flexinfer.apply.memory import Outcome
 from flexinfer.apply.request import check_field_manager
 from flexinfer.client.protocol import Patch
 from flexinfer.errors import ConflictError, InvalidError, NotFoundError, ServerError
@@ -28,43 +28,52 @@ _UNTYPED = "failed to create typed live object"
 
 
 class _Wish(NamedTuple):
-    """Be a checked status to write, in the form that is sent and in the form that is compared.
+    """Be a checked status to write; `said` is a digest of what the caller gave."""
 
-    `said` and `asked` are digests of what the caller gave and of `canonical`.
-    """
-
-    resource: Resource
     shape: Shape
     intent: Tree
-    canonical: Tree
     said: bytes
-    asked: bytes
 
     @classmethod
-    def of(cls, resource: Resource, shape: Shape, status: Tree, said: bytes) -> Self:
-        intent = {"status": clean(status)}
+    def of(cls, shape: Shape, written: bytes, said: bytes) -> Self:
+        intent = {"status": clean_from(written)}
         check_entries(intent, shape)
-        compared = canonical(intent, shape)
-        return cls(resource, shape, intent, compared, said, digest(compared))
-
-    def answer(self, live: StoredObject) -> Answer:
-        """Return what to remember when *live* is what came of it."""
-        return Answer(live=live, said=self.said, asked=self.asked, sent=self.asked)
+        return cls(shape, intent, said)
 
     def is_held_alike(self, before: StoredObject, live: StoredObject) -> bool:
         """Tell whether both show the same where there is an opinion."""
         return before.body == live.body or self._held_by(before) == self._held_by(live)
 
     def _held_by(self, live: StoredObject) -> bytes:
-        return encode_sorted(values_at(self.intent, _shown(live), self.shape))
+        return encode_sorted(values_at(self.intent, {"status": _status_of(live)}, self.shape))
+
+    def is_all_of(self, status: Tree) -> bool:
+        """Tell whether *status* says this and nothing else, in whatever order."""
+        if not status:
+            return not self.intent["status"]
+        shown = canonical({"status": status}, self.shape)
+        return encode_sorted(shown) == encode_sorted(canonical(self.intent, self.shape))
+
+
+class _Written(NamedTuple):
+    """Remember what came of the last write: the object, and a digest of what the caller gave."""
+
+    live: StoredObject
+    said: bytes
+
+    def is_of(self, meta: ObjectMeta) -> bool:
+        """Tell whether it is about the very version of the object that *meta* is from."""
+        own = self.live.meta
+        return own.uid == meta.uid and own.resource_version == meta.resource_version
 
 
 class StatusWriter:
     """Apply the part of a status that one controller owns, never a heartbeat.
 
-    *foreign* names the fields of the status that others write: only without a memory, after a
-    restart, does it matter, when the live status must be ours to the letter for nothing to be
-    sent. The status has to be complete in each call: what is left out is taken away.
+    *foreign* names the fields of the status that others write and this writer never does. They
+    are left out where the live status is compared with what to write, as after a restart; without
+    them named, what others write costs one request then. The status has to be complete in each
+    call: what is left out is taken away.
     """
 
     def __init__(
@@ -81,7 +90,7 @@ class StatusWriter:
         self._foreign = frozenset(foreign)
         self._structures = structures or {}
         self._shapes: dict[Resource, Shape] = {}
-        self._memory: dict[tuple[Resource, NamespacedName], Answer] = {}
+        self._memory: dict[tuple[Resource, NamespacedName], _Written] = {}
 
     async def write(self, resource: Resource, meta: ObjectMeta, status: Tree) -> Outcome:
         """Make the status of the object that *meta* was read from say *status*.
@@ -94,16 +103,16 @@ class StatusWriter:
         """
         key = meta.key
         live = self._same(resource, meta, await self._client.read(resource, key))
-        said, last = digest(status), self._memory.get((resource, key))
+        written = encode_sorted(status)
+        said, last = digest_of(written), self._memory.get((resource, key))
         if last is not None and last.said == said and last.is_of(live.meta):
             return Outcome.UNCHANGED
-        wish = _Wish.of(resource, self._shape(resource), status, said)
-        shown = self._shown_already(wish, live, last)
-        if shown is not None:
-            self._memory[resource, key] = shown
+        wish = _Wish.of(self._shape(resource), written, said)
+        if self._is_shown(wish, live, last):
+            self._memory[resource, key] = _Written(live, said)
             return Outcome.UNCHANGED
         answer = await self._send(resource, live, wish.intent)
-        self._memory[resource, key] = wish.answer(answer)
+        self._memory[resource, key] = _Written(answer, said)
         is_same = answer.meta.resource_version == live.meta.resource_version
         return Outcome.UNCHANGED if is_same else Outcome.UPDATED
 
@@ -117,14 +126,11 @@ class StatusWriter:
             self._shapes[resource] = shape_of(structure)
         return self._shapes[resource]
 
-    def _shown_already(self, wish: _Wish, live: StoredObject, last: Answer | None) -> Answer | None:
-        """Return what to remember when the live status says it already, None when it does not."""
-        if last is not None and last.live.meta.uid == live.meta.uid:
-            is_shown = last.asked == wish.asked and wish.is_held_alike(last.live, live)
-            return wish.answer(live) if is_shown else None
-        found = _shown(live)["status"] or {}
-        ours = {"status": {f: v for f, v in found.items() if f not in self._foreign}}
-        return wish.answer(live) if canonical(ours, wish.shape) == wish.canonical else None
+    def _is_shown(self, wish: _Wish, live: StoredObject, last: _Written | None) -> bool:
+        """Tell whether the live status says it already."""
+        if last is not None and last.said == wish.said and last.live.meta.uid == live.meta.uid:
+            return wish.is_held_alike(last.live, live)
+        return wish.is_all_of({f: v for f, v in _status_of(live).items() if f not in self._foreign})
 
     async def _send(self, resource: Resource, live: StoredObject, intent: Tree) -> StoredObject:
         try:
@@ -160,7 +166,7 @@ class StatusWriter:
 
     async def _replace(self, resource: Resource, live: StoredObject, intent: Tree) -> StoredObject:
         """Write the status of an object that does not fit its schema, which no apply can."""
-        found = _shown(live)["status"] or {}
+        found = _status_of(live)
         theirs = {field: value for field, value in found.items() if field in self._foreign}
         version = live.meta.resource_version
         patch: list[Tree] = [
@@ -192,6 +198,6 @@ class StatusWriter:
         return found
 
 
-def _shown(live: StoredObject) -> Tree:
-    """Return the part of an object that is its status."""
-    return {"status": live.part("status")}
+def _status_of(live: StoredObject) -> Tree:
+    found = live.part("status")
+    return found if isinstance(found, dict) else {}

@@ -60,6 +60,10 @@ class _Own:
         self.is_gone = False
         self.run = runs.current()
 
+    def is_answer(self, meta: ObjectMeta) -> bool:
+        """Tell whether it shows just this UID and version."""
+        return self.version == meta.resource_version and self.uid == meta.uid
+
 
 class OwnWrites:
     """Decide, key by key, whether readers see our own write or what the informer knows.
@@ -95,14 +99,12 @@ class OwnWrites:
     def written(self, meta: ObjectMeta) -> StoredObject | None:
         """Return the answer to the write of just this UID and version, if it is one of ours."""
         own = self._own.get(meta.key)
-        if own is None or own.version != meta.resource_version or own.uid != meta.uid:
-            return None
-        return own.item
+        return own.item if own is not None and own.is_answer(meta) else None
 
     def writer_of(self, key: NamespacedName, item: StoredObject) -> Run | None:
         """Return the reconcile that wrote an object as the informer just saw it, if one of ours."""
         own = self._own.get(key)
-        return own.run if own is not None and self.written(item.meta) is not None else None
+        return own.run if own is not None and own.is_answer(item.meta) else None
 
     def observe(self, key: NamespacedName, item: StoredObject) -> None:
         """Take in an object as the informer just saw it."""

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _BUFFER = 256 * 1024
 # What may come before a body; above any head that an API server or a proxy sends.
 _HEAD_LIMIT = 256 * 1024
+# As plain numbers: looking into an enum costs as much as the rest of the question.
+_OK, _REDIRECT = int(HTTPStatus.OK), int(HTTPStatus.MULTIPLE_CHOICES)
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
 _CLOSED = "the server closed it"
 _BEHIND = "it ended while its reader was behind"
@@ -75,7 +77,7 @@ class Response:
     @property
     def is_success(self) -> bool:
         """Tell whether the server did what it was asked."""
-        return HTTPStatus.OK <= self.status < HTTPStatus.MULTIPLE_CHOICES
+        return _OK <= self.status < _REDIRECT
 
     async def read(self) -> bytes:
         """Return the whole body, however long it is."""
@@ -297,7 +299,7 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """Give out the answer; one below 200 only announces another."""
         status = self._parser.get_status_code()
-        if status < HTTPStatus.OK:
+        if status < _OK:
             return
         answer, self._answer = self._answer, None
         if answer is None or answer.done():

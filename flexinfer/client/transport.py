@@ -266,11 +266,11 @@ class Transport:
         *,
         before_send: Callable[[], None] | None,
     ) -> bytes:
-        started = time.monotonic() if self._slots.locked() else math.inf
+        started = time.monotonic()
         await self._slots.acquire()  # `async with` costs two coroutines more
         try:
             if self._observe_wait is not None:
-                self._observe_wait(call.method, max(time.monotonic() - started, 0.0))
+                self._observe_wait(call.method, time.monotonic() - started)
             if before_send is not None:
                 before_send()
             response = await self._try(call, authorization, self._requests)

@@ -7,7 +7,7 @@ fields immutable by CEL rules that only their author knows, so callers may add t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -49,18 +49,16 @@ class ImmutableField:
     server_allocated: bool = False
     is_drift: bool = True
     pod_labels: str = ""
+    fields: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """The names on the way from the object to the field."""
 
     def __post_init__(self) -> None:
         """Refuse a path that no object can have."""
-        if not all(self.path.split(".")) or "[" in self.path:
+        object.__setattr__(self, "fields", tuple(self.path.split(".")))
+        if not all(self.fields) or "[" in self.path:
             raise ConfigurationError(
                 f"path {self.path!r} is not a dotted path of fields; write it like spec.selector"
             )
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Return the names on the way from the object to the field."""
-        return tuple(self.path.split("."))
 
 
 def _recreate(*paths: str) -> tuple[ImmutableField, ...]:

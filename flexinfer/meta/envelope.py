@@ -175,9 +175,21 @@ class WatchEvent(msgspec.Struct, frozen=True):
     status: Status | None = None
 
 
-class _RawEvent(msgspec.Struct):
+class _EventHead(msgspec.Struct, gc=False):
     type: str
-    object: msgspec.Raw
+    object: _ObjectHead
+
+
+class _ObjectHead(msgspec.Struct, gc=False):
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class _EventFields(msgspec.Struct, gc=False):
+    object: dict[str, msgspec.Raw]
+
+
+class _EventStatus(msgspec.Struct, gc=False):
+    object: Status
 
 
 class _RawListMeta(msgspec.Struct, rename="camel"):
@@ -196,7 +208,9 @@ _encode = msgspec.json.Encoder()
 _encode_sorted = msgspec.json.Encoder(order="deterministic")
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _meta_decoder = msgspec.json.Decoder(ObjectMeta)
-_event_decoder = msgspec.json.Decoder(_RawEvent)
+_event_decoder = msgspec.json.Decoder(_EventHead)
+_event_fields_decoder = msgspec.json.Decoder(_EventFields)
+_event_status_decoder = msgspec.json.Decoder(_EventStatus)
 _list_decoder = msgspec.json.Decoder(_RawList)
 _status_decoder = msgspec.json.Decoder(Status)
 _any_decoder = msgspec.json.Decoder()
@@ -235,30 +249,24 @@ def decode_tree(data: bytes) -> Tree:
         raise DecodeError(msg) from None
 
 
-def decode_object(data: bytes | msgspec.Raw, *, known: Known | None = None) -> StoredObject:
+def decode_object(data: bytes | msgspec.Raw) -> StoredObject:
     """Read one object's metadata and keep the bytes of the rest.
 
-    What *known* gives for the metadata is returned instead, and the rest not read. Raises
-    DecodeError when the JSON is cut or the metadata has the wrong types.
+    Raises DecodeError when the JSON is cut or the metadata has the wrong types.
     """
     try:
-        fields, meta = _split(data)
-    except RecursionError:
-        fields, meta = _split(prune(bytes(data)))
-    if known is not None and (same := known(meta)) is not None:
-        return same
-    fields.pop("apiVersion", None)
-    fields.pop("kind", None)
-    return StoredObject(meta, _body(fields))
-
-
-def _split(data: bytes | msgspec.Raw) -> tuple[dict[str, msgspec.Raw], ObjectMeta]:
-    try:
-        fields = _fields_decoder.decode(data)
-        return fields, _meta_decoder.decode(fields.pop("metadata", b"{}"))
+        fields = _decode(_fields_decoder, data)
+        meta = _decode(_meta_decoder, fields.get("metadata", b"{}"))
     except msgspec.MsgspecError as error:
         msg = f"unreadable object: {error}"
         raise DecodeError(msg, field="metadata") from None
+    return _stored(meta, fields)
+
+
+def _stored(meta: ObjectMeta, fields: dict[str, msgspec.Raw]) -> StoredObject:
+    for name in _HEAD:
+        fields.pop(name, None)
+    return StoredObject(meta, _body(fields))
 
 
 def stored_from(tree: Tree) -> StoredObject:
@@ -298,16 +306,20 @@ def decode_list(data: bytes) -> ListPage:
 def decode_event(line: bytes, *, known: Known | None = None) -> WatchEvent:
     """Read one watch line; raise DecodeError when it is cut or is not an event.
 
-    *known* is that of `decode_object`.
+    What *known* gives for the metadata of an object is its object, and the rest is not read.
     """
     try:
-        raw = _decode(_event_decoder, line)
-        if raw.type == "ERROR":
-            return WatchEvent("ERROR", status=_decode(_status_decoder, raw.object))
+        event = _decode(_event_decoder, line)
+        if event.type == "ERROR":
+            return WatchEvent("ERROR", status=_decode(_event_status_decoder, line).object)
+        meta = event.object.metadata
+        same = None if known is None else known(meta)
+        if same is None:
+            same = _stored(meta, _decode(_event_fields_decoder, line).object)
     except msgspec.MsgspecError as error:
         msg = f"unreadable watch line: {error}"
         raise DecodeError(msg) from None
-    return WatchEvent(raw.type, object=decode_object(raw.object, known=known))
+    return WatchEvent(event.type, object=same)
 
 
 def decode_status(data: bytes) -> Status | None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -55,9 +56,7 @@ class Resource(NamedTuple):
 
     def collection_path(self, namespace: str = "") -> str:
         """Return the path of the collection; an empty *namespace* means all of them."""
-        root = f"/apis/{self.api_version}" if self.gvk.group else f"/api/{self.gvk.version}"
-        scope = f"/namespaces/{_quoted(namespace)}" if namespace else ""
-        return f"{root}{scope}/{self.plural}"
+        return _collection_path(self, namespace)
 
     def object_path(self, key: NamespacedName, subresource: str = "") -> str:
         """Return the path of one object, or of its *subresource* such as `status`."""
@@ -66,6 +65,14 @@ class Resource(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.plural}.{self.gvk.group}" if self.gvk.group else self.plural
+
+
+@lru_cache(maxsize=1024)
+def _collection_path(resource: Resource, namespace: str) -> str:
+    group, version, _kind = resource.gvk
+    root = f"/apis/{group}/{version}" if group else f"/api/{version}"
+    scope = f"/namespaces/{_quoted(namespace)}" if namespace else ""
+    return f"{root}{scope}/{resource.plural}"
 
 
 def _quoted(text: str) -> str:

@@ -121,11 +121,11 @@ def test_containers_and_their_environment_are_followed_by_name_and_ports_by_key(
     live = pod(containers=[sidecar, server], nodeName="theirs")
     assert values_at(intent, live, SHAPE) == pod(
         containers={
-            '["server"]': {
+            "('server',)": {
                 "name": "server",
                 "image": "two",
-                "env": {'["A"]': {"name": "A", "value": "3"}},
-                "ports": {'[80,"TCP"]': {"containerPort": 80}},
+                "env": {"('A',)": {"name": "A", "value": "3"}},
+                "ports": {"(80, 'TCP')": {"containerPort": 80}},
             }
         }
     )

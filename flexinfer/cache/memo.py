@@ -3,25 +3,14 @@
 
 from __future__ import annotations
 
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from flexinfer.errors import ConfigurationError
 from flexinfer.meta.envelope import StoredObject
+from flexinfer.meta.frozendict import FrozenDict
 from flexinfer.meta.object import Object
 
 T = TypeVar("T", bound=Object)
-
-
-class FrozenDict(dict[str, str]):
-    """Be a dict that refuses to change, because every reader of the cache shares it."""
-
-    __slots__ = ()
-
-    def _refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
-        raise TypeError("an object from the cache is shared and frozen: change a copy, dict(...)")
-
-    __setitem__ = __delitem__ = __ior__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse
 
 
 class ModelMemo:
@@ -50,10 +39,7 @@ class ModelMemo:
             known = entry[1].get(kind)
             if isinstance(known, kind):
                 return known
-        meta = item.meta.with_maps(
-            labels=FrozenDict(item.meta.labels), annotations=FrozenDict(item.meta.annotations)
-        )
-        model = kind.decode(StoredObject(meta, item.body))
+        model = kind.decode(_frozen(item))
         if entry is not None:
             entry[1][kind] = model
             return model
@@ -65,3 +51,12 @@ class ModelMemo:
     def drop(self, item: StoredObject) -> None:
         """Forget the models of an object that has left the store."""
         self._entries.pop(id(item), None)
+
+
+def _frozen(item: StoredObject) -> StoredObject:
+    """Return it with labels and annotations that no reader can change for the others."""
+    labels, annotations = item.meta.labels, item.meta.annotations
+    if not labels and not annotations:
+        return item
+    meta = item.meta.with_maps(labels=FrozenDict(labels), annotations=FrozenDict(annotations))
+    return StoredObject(meta, item.body)

@@ -21,16 +21,19 @@ from prometheus_client import (
     Counter,
     Gauge,
     GCCollector,
-    Histogram,
     PlatformCollector,
     ProcessCollector,
 )
 from prometheus_client.exposition import choose_encoder
 
+from flexinfer.tally import Counts, DurationsFamily
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from prometheus_client import Metric
+
+    from flexinfer.tally import Count, Durations
 
 __all__ = [
     "REGISTRY",
@@ -145,9 +148,9 @@ class RestClientMetrics:
     def __init__(self, host: str, *, registry: CollectorRegistry = REGISTRY) -> None:
         self._host = host
         self._families = _rest_client(registry)
-        self._requests: dict[tuple[str, str], Counter] = {}
-        self._durations: dict[str, Histogram] = {}
-        self._waits: dict[str, Histogram] = {}
+        self._requests: dict[tuple[str, str], Count] = {}
+        self._durations: dict[str, Durations] = {}
+        self._waits: dict[str, Durations] = {}
 
     def answered(self, method: str, code: str, seconds: float) -> None:
         """Count one attempt, whose answer began after *seconds*."""
@@ -187,9 +190,9 @@ class InformerMetrics:
         self.objects = families.objects.labels(resource, selector)
         self.last_event = families.last_event.labels(resource, selector)
         self.unreadable_lines = families.unreadable_lines.labels(resource, selector)
-        self._events: dict[str, Counter] = {}
+        self._events: dict[str, Count] = {}
 
-    def event(self, kind: str) -> Counter:
+    def event(self, kind: str) -> Count:
         """Return the counter of the watch's events of one type, such as `MODIFIED`."""
         counter = self._events.get(kind)
         if counter is None:
@@ -211,25 +214,31 @@ class InformerMetrics:
 
 class _Reconcile:
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            name = f"controller_runtime_{name}_total"
-            return Counter(name, text, ["controller", *labels], registry=registry)
+        def counter(name: str, text: str) -> Counter:
+            return Counter(
+                f"controller_runtime_{name}_total", text, ["controller"], registry=registry
+            )
 
         def gauge(name: str, text: str) -> Gauge:
             return Gauge(f"controller_runtime_{name}", text, ["controller"], registry=registry)
 
-        self.total = counter("reconcile", "Reconciles, by result", "result")
+        self.total = Counts(
+            "controller_runtime_reconcile_total",
+            "Reconciles, by result",
+            ["controller", "result"],
+            registry=registry,
+        )
         self.errors = counter("reconcile_errors", "Reconciles that failed")
         self.terminal_errors = counter(
             "terminal_reconcile_errors", "Reconciles that failed and are not retried"
         )
         self.panics = counter("reconcile_panics", "Reconciles that failed by a bug")
         self.timeouts = counter("reconcile_timeouts", "Reconciles cancelled at their timeout")
-        self.time = Histogram(
+        self.time = DurationsFamily(
             "controller_runtime_reconcile_time_seconds",
             "Duration of a reconcile",
             ["controller"],
-            buckets=RECONCILE_BUCKETS,
+            bounds=RECONCILE_BUCKETS,
             registry=registry,
         )
         self.max_concurrent = gauge("max_concurrent_reconciles", "Number of workers")
@@ -238,24 +247,24 @@ class _Reconcile:
 
 class _RestClient:
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.requests = Counter(
+        self.requests = Counts(
             "rest_client_requests_total",
             "Attempts of HTTP requests, by status code, method and host",
             ["code", "method", "host"],
             registry=registry,
         )
-        self.wait = Histogram(
+        self.wait = DurationsFamily(
             "rest_client_rate_limiter_duration_seconds",
             "Time that an attempt waited for a connection, of which there are only so many",
             ["verb", "host"],
-            buckets=REQUEST_BUCKETS,
+            bounds=REQUEST_BUCKETS,
             registry=registry,
         )
-        self.duration = Histogram(
+        self.duration = DurationsFamily(
             "rest_client_request_duration_seconds",
             "Duration of one attempt, until its answer began or it failed",
             ["verb", "host"],
-            buckets=REQUEST_BUCKETS,
+            bounds=REQUEST_BUCKETS,
             registry=registry,
         )
 
@@ -275,7 +284,12 @@ class _Informer:
         self.last_event = gauge(
             "last_event_timestamp_seconds", "When the API server was last heard of, Unix time"
         )
-        self.events = counter("events", "Events of the watch, by type", "type")
+        self.events = Counts(
+            "flexinfer_informer_events_total",
+            "Events of the watch, by type",
+            ["resource", "selector", "type"],
+            registry=registry,
+        )
         self.relists = counter("relists", "Lists after the first, by reason", "reason")
         self.watch_restarts = counter(
             "watch_restarts", "Watches after the first, by the reason the last one ended", "reason"

@@ -18,6 +18,7 @@ from flexinfer.event import CreateEvent, DeleteEvent, Event, UpdateEvent
 from flexinfer.handler import priority_of
 from flexinfer.metrics import REGISTRY, once_per_registry
 from flexinfer.predicate import Predicate, admits
+from flexinfer.tally import Counts
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -152,14 +153,14 @@ class _Failures:
 
 
 class _Families(NamedTuple):
-    filtered: Counter
+    filtered: Counts
     failed: Counter
 
 
 @once_per_registry
 def _families(registry: CollectorRegistry) -> _Families:
     return _Families(
-        filtered=Counter(
+        filtered=Counts(
             "flexinfer_events_filtered_total",
             "Events that a predicate kept from a controller",
             ["controller"],

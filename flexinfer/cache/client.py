@@ -164,7 +164,8 @@ class CacheClient:
         With *resource_version* only if nobody changed it since (ConflictError too).
         From then on it reads as gone, or as terminating if that is what the server says.
         """
-        shown = [(informer, informer.get(key)) for informer in self._holders(resource, key)]
+        holders = self._holders(resource, key.namespace)
+        shown = [(informer, informer.get(key)) for informer in holders]
         left = await self._direct.delete_object(
             resource, key, uid=uid, resource_version=resource_version, propagation=propagation
         )
@@ -186,15 +187,15 @@ class CacheClient:
             raise CacheNotSyncedError(f"{informer.selection}: {informer.health()}")
         return informer
 
-    def _holders(self, resource: Resource, key: NamespacedName) -> Sequence[Informer]:
+    def _holders(self, resource: Resource, namespace: str) -> Sequence[Informer]:
         informers = self._informers.of(resource)
-        return [i for i in informers if i.selection.covers(key.namespace)]
+        return [i for i in informers if i.selection.covers(namespace)]
 
     def _wrote(
         self, resource: Resource, stored: StoredObject, subresource: str = ""
     ) -> StoredObject:
         if subresource in _WHOLE_OBJECT:
-            for informer in self._holders(resource, stored.meta.key):
+            for informer in self._holders(resource, stored.meta.namespace):
                 informer.wrote(stored)
         return stored
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
 
@@ -46,7 +47,7 @@ class Response:
         "_chunks",
         "_connection",
         "_error",
-        "_fields",
+        "_head",
         "_is_whole",
         "_size",
         "_waiter",
@@ -54,13 +55,11 @@ class Response:
         "status",
     )
 
-    def __init__(
-        self, connection: Connection, status: int, fields: Sequence[tuple[bytes, bytes]]
-    ) -> None:
+    def __init__(self, connection: Connection, status: int, head: Sequence[bytes]) -> None:
         self.status = status
         self.is_complete = False
         self._connection = connection
-        self._fields = fields
+        self._head = head
         self._chunks: list[bytes] = []
         self._size = 0
         self._error: OSError | None = None
@@ -69,10 +68,15 @@ class Response:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Return the headers by their names in small letters; of a repeated one the last."""
-        return {
-            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self._fields
-        }
+        """Return the headers by their names in small letters; of a repeated one the last.
+
+        They are read when somebody asks, which nobody does of a success.
+        """
+        fields = _Fields()
+        for part in self._head:
+            with suppress(httptools.HttpParserError):  # of what follows this answer
+                fields.parser.feed_data(part)
+        return fields.named
 
     @property
     def is_success(self) -> bool:
@@ -158,6 +162,27 @@ class Response:
             raise LostError(cause(self._error)) from self._error
 
 
+class _Fields:
+    """Be the headers of the first answer that does not only announce another."""
+
+    def __init__(self) -> None:
+        self.named: dict[str, str] = {}
+        self.parser = httptools.HttpResponseParser(self)
+        self._is_complete = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header."""
+        if not self._is_complete:
+            self.named[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """Take that these were all, or that they were of an announcement."""
+        if self.parser.get_status_code() < _OK:
+            self.named.clear()
+        else:
+            self._is_complete = True
+
+
 class Connection(asyncio.Protocol):
     """Be a connection to a server, for one request after the other.
 
@@ -168,7 +193,7 @@ class Connection(asyncio.Protocol):
         self._on_idle = on_idle
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._fields: list[tuple[bytes, bytes]] = []
+        self._head: list[bytes] = []
         self._answer: asyncio.Future[Response] | None = None
         self._response: Response | None = None
         self._head_size = 0
@@ -234,7 +259,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse what came; what nobody asked for ends the connection."""
         self._is_behind = False
-        if self._answer is None and self._response is None:
+        if self._answer is not None:
+            self._head.append(data)
+        elif self._response is None:
             self.abort()
             return
         try:
@@ -290,11 +317,6 @@ class Connection(asyncio.Protocol):
         """
         if self._answer is None:
             raise LostError("one more than was asked for")
-        self._fields = []
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header for whoever asks."""
-        self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Give out the answer; one below 200 only announces another."""
@@ -304,7 +326,8 @@ class Connection(asyncio.Protocol):
         answer, self._answer = self._answer, None
         if answer is None or answer.done():
             raise LostError("one more than was asked for")
-        self._response = Response(self, status, self._fields)
+        head, self._head = self._head, []
+        self._response = Response(self, status, head)
         answer.set_result(self._response)
 
     def on_body(self, body: bytes) -> None:

@@ -19,7 +19,6 @@ environment name one (see `proxy`).
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from contextlib import asynccontextmanager
@@ -39,6 +38,7 @@ from flexinfer.client.lines import MAX_LINE, LineSplitter, LineStream
 from flexinfer.client.pool import Pool
 from flexinfer.client.proxy import proxy_for
 from flexinfer.client.retry import RetryPolicy
+from flexinfer.client.slots import Slots
 from flexinfer.errors import (
     ApiError,
     ConfigurationError,
@@ -107,7 +107,7 @@ class Transport:
         self._observe = observe
         self._observe_wait = observe_wait
         self._retry = retry or RetryPolicy()
-        self._slots = asyncio.Semaphore(max_connections)  # anyio's looks at every scope around
+        self._slots = Slots(max_connections)
         self._sleep = sleep
         self._requests: Pool | None = None
         self._watches: Pool | None = None
@@ -266,17 +266,20 @@ class Transport:
         *,
         before_send: Callable[[], None] | None,
     ) -> bytes:
-        started = time.monotonic()
-        await self._slots.acquire()  # `async with` costs two coroutines more
+        waited = 0.0
+        if not self._slots.take():
+            started = time.monotonic()
+            await self._slots.wait()
+            waited = time.monotonic() - started
         try:
             if self._observe_wait is not None:
-                self._observe_wait(call.method, time.monotonic() - started)
+                self._observe_wait(call.method, waited)
             if before_send is not None:
                 before_send()
             response = await self._try(call, authorization, self._requests)
             return await exchange.read(call, response)
         finally:
-            self._slots.release()
+            self._slots.give_back()
 
     async def _begin(self, call: Call, authorization: Authorization) -> Response:
         return await self._try(call, authorization, self._watches)

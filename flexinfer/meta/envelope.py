@@ -93,7 +93,7 @@ class ObjectMeta(_Wire, frozen=True):
     @property
     def key(self) -> NamespacedName:
         """Return the object's name within its kind."""
-        return NamespacedName(self.namespace, self.name)
+        return _tuple(NamespacedName, (self.namespace, self.name))  # asked for with every event
 
     @property
     def controller(self) -> OwnerReference | None:
@@ -224,6 +224,8 @@ _doubtful_list_decoder = msgspec.json.Decoder(_DoubtfulList)
 _status_decoder = msgspec.json.Decoder(Status)
 _any_decoder = msgspec.json.Decoder()
 _tree_decoder = msgspec.json.Decoder(dict[str, Any])
+
+_tuple = tuple.__new__
 
 _T = TypeVar("_T")
 

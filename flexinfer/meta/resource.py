@@ -34,7 +34,7 @@ class GroupVersionKind(NamedTuple):
     @property
     def api_version(self) -> str:
         """Return the wire form: `apps/v1`, or `v1` for the core group."""
-        return f"{self.group}/{self.version}" if self.group else self.version
+        return _api_version(self.group, self.version)
 
 
 class Resource(NamedTuple):
@@ -47,7 +47,7 @@ class Resource(NamedTuple):
     @property
     def api_version(self) -> str:
         """Return the wire form of group and version."""
-        return self.gvk.api_version
+        return _api_version(self.gvk.group, self.gvk.version)
 
     @property
     def kind(self) -> str:
@@ -65,6 +65,11 @@ class Resource(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.plural}.{self.gvk.group}" if self.gvk.group else self.plural
+
+
+@lru_cache(maxsize=256)
+def _api_version(group: str, version: str) -> str:
+    return f"{group}/{version}" if group else version
 
 
 @lru_cache(maxsize=1024)

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The metrics of work queues, with controller-runtime's names, labels and buckets.
 
-A queue counts in plain numbers, without a lock, and the collector reads them at scrape time: on the
-hot path that costs a tenth of prometheus_client's own counters and histograms. The price is that a
-scrape runs on the thread of the queues, which is the event loop's.
+A queue counts in plain numbers, and the collector reads them at scrape time: see `flexinfer.tally`.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
@@ -20,6 +17,7 @@ from prometheus_client.core import (
 )
 
 from flexinfer.metrics import once_per_registry
+from flexinfer.tally import Durations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,29 +29,9 @@ __all__ = ["QueueMetrics", "expose"]
 # 1e-8 * 10^k up to 1e3, multiplied step by step as Go does it, so that even the last digit of a
 # bucket's label is controller-runtime's.
 BUCKETS = tuple(accumulate([10.0] * 11, float.__mul__, initial=1e-8))
-_BOUNDS = (*(str(bound) for bound in BUCKETS), "+Inf")
 MAX_PRIORITIES = 25
 OVERFLOW = "exceeded_cardinality_limit"
 _LABELS = ("name", "controller")
-
-
-class Durations:
-    """Be one histogram of seconds."""
-
-    __slots__ = ("counts", "total")
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BUCKETS) + 1)
-        self.total = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Count one duration."""
-        self.counts[bisect_left(BUCKETS, seconds)] += 1
-        self.total += seconds
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """Return the cumulative counts beside their upper bounds."""
-        return list(zip(_BOUNDS, accumulate(self.counts), strict=True))
 
 
 class QueueMetrics:
@@ -69,8 +47,8 @@ class QueueMetrics:
         self.adds = 0
         self.retries = 0
         self.depth: dict[int | str, int] = {OVERFLOW: 0}
-        self.queue_duration = Durations()
-        self.work_duration = Durations()
+        self.queue_duration = Durations(BUCKETS)
+        self.work_duration = Durations(BUCKETS)
 
     def added(self, priority: int) -> None:
         """Count a key that came to need a run."""

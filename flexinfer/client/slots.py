@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bound on what goes on at once, first come first served, that costs nothing while it is free."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+__all__ = ["Slots"]
+
+
+class Slots:
+    """Hand out *number* slots; each that was had is given back by `give_back`.
+
+    Unlike a semaphore it can be asked without a coroutine, as nearly always is enough.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._free = number
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    def take(self) -> bool:
+        """Take a slot if one is free: then nobody waits."""
+        if not self._free:
+            return False
+        self._free -= 1
+        return True
+
+    async def wait(self) -> None:
+        """Take the next slot that is given back, after those who wait already."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if not waiter.cancelled():  # it was handed over in the same moment
+                self.give_back()
+            raise
+
+    def give_back(self) -> None:
+        """Hand a slot to whoever has waited longest, or keep it free."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self._free += 1

@@ -184,12 +184,13 @@ class OwnWrites:
     def wrote(self, item: StoredObject) -> None:
         """Take in the server's answer to a write of ours, or to a read past the cache."""
         meta = item.meta
-        key = meta.key
-        if not self._is_news(key, meta):
+        key, number = meta.key, revision(meta.resource_version)
+        if not self._is_news(key, meta, number):
             return
         own = _Own(meta.uid, meta.resource_version, item if self._admits(meta) else None)
         self._lay(key, own)
-        self._remember_due(key, meta.resource_version)
+        if number is not None:
+            self._remember_due(key, number)
 
     def deleted(self, key: NamespacedName, uid: str) -> None:
         """Take in that the server has said that the object with this UID is gone.
@@ -205,9 +206,8 @@ class OwnWrites:
         gone.is_gone = True
         self._lay(key, gone)
 
-    def _is_news(self, key: NamespacedName, meta: ObjectMeta) -> bool:
-        """Say whether an answer tells more than is known here already."""
-        number = revision(meta.resource_version)
+    def _is_news(self, key: NamespacedName, meta: ObjectMeta, number: int | None) -> bool:
+        """Say whether an answer of that revision tells more than is known here already."""
         if number is not None and self._position is not None and number <= self._position:
             return False
         own = self._own.get(key)
@@ -222,7 +222,8 @@ class OwnWrites:
         return compare(meta.resource_version, version) in (1, None)
 
     def _lay(self, key: NamespacedName, own: _Own) -> None:
-        own.known = self.known(key)
+        before = self._own.get(key)
+        own.known = self._store.get(key) if before is None else before.known
         self._own[key] = own
         self._show(key, own.item)
 
@@ -237,10 +238,7 @@ class OwnWrites:
         else:
             self._store.put(key, item)
 
-    def _remember_due(self, key: NamespacedName, resource_version: str) -> None:
-        number = revision(resource_version)
-        if number is None:
-            return
+    def _remember_due(self, key: NamespacedName, number: int) -> None:
         heappush(self._due, (number, key))
         # Writes to one key leave older entries behind; while no watch passes them they are
         # swept here, so the heap stays as small as the number of keys.

@@ -61,7 +61,7 @@ class Resource(NamedTuple):
     def object_path(self, key: NamespacedName, subresource: str = "") -> str:
         """Return the path of one object, or of its *subresource* such as `status`."""
         tail = f"/{subresource}" if subresource else ""
-        return f"{self.collection_path(key.namespace)}/{_quoted(key.name)}{tail}"
+        return f"{_collection_path(self, key.namespace)}/{_quoted(key.name)}{tail}"
 
     def __str__(self) -> str:
         return f"{self.plural}.{self.gvk.group}" if self.gvk.group else self.plural

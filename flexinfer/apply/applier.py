@@ -135,7 +135,7 @@ class Applier:
         if live.meta.deletion_timestamp and child.kind.is_recreated:
             await self._wait_gone(child, live.meta.uid)
             return await self._create(child, Outcome.CREATED)
-        if last is not None and last.said == child.said and last.is_of(live.meta):
+        if last is not None and last.said == child.said and last.live.is_of(live.meta):
             return _unchanged(child, live, last)
         return await self._update(child, live, last)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from flexinfer.kinds.immutable import ImmutableField
-    from flexinfer.meta.envelope import ObjectMeta, StoredObject
+    from flexinfer.meta.envelope import StoredObject
 
 
 class Outcome(StrEnum):
@@ -45,8 +45,3 @@ class Answer(NamedTuple):
     drift: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     learned: tuple[ImmutableField, ...] = ()
-
-    def is_of(self, meta: ObjectMeta) -> bool:
-        """Tell whether this was about the very version of the object that *meta* is from."""
-        own = self.live.meta
-        return own.uid == meta.uid and own.resource_version == meta.resource_version

@@ -56,10 +56,10 @@ class Kind:
 
 @dataclass(frozen=True)  # no slots: what is asked for is worked out once, and mostly never
 class Child:
-    """Be one request to apply; `given` is what the caller gave, written down, and `said` its digest.
+    """Be one request to apply.
 
-    `id` tells it from every other object; with `owner_id` it is forgotten: its owner's, or its own
-    when it has none.
+    `given` is what the caller gave, written down, and `said` its digest. `id` tells it from every
+    other object; it is forgotten with `owner_id`: its owner's, or its own when it has none.
     """
 
     kind: Kind

@@ -61,11 +61,6 @@ class _Written(NamedTuple):
     live: StoredObject
     said: bytes
 
-    def is_of(self, meta: ObjectMeta) -> bool:
-        """Tell whether it is about the very version of the object that *meta* is from."""
-        own = self.live.meta
-        return own.uid == meta.uid and own.resource_version == meta.resource_version
-
 
 class StatusWriter:
     """Apply the part of a status that one controller owns, never a heartbeat.
@@ -105,7 +100,7 @@ class StatusWriter:
         live = self._same(resource, meta, await self._client.read(resource, key))
         written = encode_sorted(status)
         said, last = digest_of(written), self._memory.get((resource, key))
-        if last is not None and last.said == said and last.is_of(live.meta):
+        if last is not None and last.said == said and last.live.is_of(live.meta):
             return Outcome.UNCHANGED
         wish = _Wish.of(self._shape(resource), written, said)
         if self._is_shown(wish, live, last):

@@ -139,6 +139,8 @@ class Reflector:
         self.trouble: str | None = None
         self.needs_a_cure = False
         self.heard_at = timing.clock()
+        self._heard_unix = 0.0
+        metrics.last_event.set_function(lambda: self._heard_unix)
         self._transport = transport
         self._selection = selection
         self._sink = sink
@@ -358,7 +360,7 @@ class Reflector:
         self._silences = 0
         self.heard_at = self._timing.clock()
         self.trouble = None
-        self._metrics.last_event.set(time.time())
+        self._heard_unix = time.time()
 
     def _skip(self, what: str, count: int, **values: object) -> None:
         self._metrics.unreadable_lines.inc(count)

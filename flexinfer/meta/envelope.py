@@ -115,6 +115,11 @@ class StoredObject(msgspec.Struct, frozen=True, eq=False, gc=False):
     meta: ObjectMeta
     body: bytes
 
+    def is_of(self, meta: ObjectMeta) -> bool:
+        """Tell whether it is the very version of the object that *meta* is from."""
+        own = self.meta
+        return own.uid == meta.uid and own.resource_version == meta.resource_version
+
     def tree(self, resource: Resource) -> Tree:
         """Return the whole object as fresh dicts."""
         head: Tree = {
@@ -178,16 +183,8 @@ class WatchEvent(msgspec.Struct, frozen=True):
     status: Status | None = None
 
 
-class _EventHead(msgspec.Struct, gc=False):
+class _RawEvent(msgspec.Struct, gc=False):
     type: str
-    object: _ObjectHead
-
-
-class _ObjectHead(msgspec.Struct, gc=False):
-    metadata: ObjectMeta = ObjectMeta()
-
-
-class _EventFields(msgspec.Struct, gc=False):
     object: dict[str, msgspec.Raw]
 
 
@@ -216,8 +213,7 @@ _encode = msgspec.json.Encoder()
 _encode_sorted = msgspec.json.Encoder(order="deterministic")
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _meta_decoder = msgspec.json.Decoder(ObjectMeta)
-_event_decoder = msgspec.json.Decoder(_EventHead)
-_event_fields_decoder = msgspec.json.Decoder(_EventFields)
+_event_decoder = msgspec.json.Decoder(_RawEvent)
 _event_status_decoder = msgspec.json.Decoder(_EventStatus)
 _list_decoder = msgspec.json.Decoder(_RawList)
 _doubtful_list_decoder = msgspec.json.Decoder(_DoubtfulList)
@@ -352,14 +348,12 @@ def decode_event(line: bytes, *, known: Known | None = None) -> WatchEvent:
         event = _decode(_event_decoder, line)
         if event.type == "ERROR":
             return WatchEvent("ERROR", status=_decode(_event_status_decoder, line).object)
-        meta = event.object.metadata
-        same = None if known is None else known(meta)
-        if same is None:
-            same = _stored(meta, _decode(_event_fields_decoder, line).object)
+        meta = _decode(_meta_decoder, event.object.get("metadata", b"{}"))
     except msgspec.MsgspecError as error:
         msg = f"unreadable watch line: {error}"
         raise DecodeError(msg) from None
-    return WatchEvent(event.type, object=same)
+    same = None if known is None else known(meta)
+    return WatchEvent(event.type, object=same or _stored(meta, event.object))
 
 
 def decode_status(data: bytes) -> Status | None:

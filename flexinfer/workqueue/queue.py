@@ -137,7 +137,7 @@ class WorkQueue(Generic[K]):
         """
         now = self._clock()
         if now >= self._breathe_at:
-            await asyncio.sleep(0)  # a checkpoint of anyio's is ten calls
+            await asyncio.sleep(0)  # noqa: TID251 - a checkpoint of anyio is ten calls more
             now = self._clock()
             self._breathe_at = now + _BREATH
         while not self._shut_down:
@@ -206,7 +206,8 @@ class WorkQueue(Generic[K]):
         self._woken -= 1
 
     def _wake(self) -> None:
-        while self._waiters and self._woken < len(self._state):
+        ready = len(self._state)
+        while self._waiters and self._woken < ready:
             self._wake_one()
 
     def _wake_one(self) -> None:

@@ -220,9 +220,9 @@ def test_the_same_plan_after_an_answer_means_that_nothing_is_to_be_sent() -> Non
     changed = stored(cpu="2", version="3")
     assert not is_answered(child, plan_for(child, changed, answer), changed, answer)
     assert answer.said == child.said
-    assert answer.is_of(normalised.meta)
-    assert not answer.is_of(stored(version="3").meta)
-    assert not answer.is_of(meta_from({"uid": "another", "resourceVersion": "2"}))
+    assert answer.live.is_of(normalised.meta)
+    assert not answer.live.is_of(stored(version="3").meta)
+    assert not answer.live.is_of(meta_from({"uid": "another", "resourceVersion": "2"}))
 
 
 def test_a_refusal_counts_for_its_own_intent_and_teaches_the_next_one() -> None:

@@ -125,6 +125,21 @@ async def test_an_answer_comes_in_pieces_of_any_size(
         assert server.connections == (1 if is_kept else 2)
 
 
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+async def test_headers_are_those_of_the_answer_and_not_of_what_announced_it_or_follows(
+    size: int,
+) -> None:
+    early = b"HTTP/1.1 103 Early Hints\r\nLink: early\r\nVia: 1\r\n\r\n"
+    head = b"HTTP/1.1 429 Too Many\r\nRETRY-after: 1\r\nRetry-After: 7\r\n"
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n2\r\nno\r\n0\r\nRetry-After: 9\r\n\r\n"
+    answer = early + head + chunked
+    pieces = [answer[at : at + size] for at in range(0, len(answer), size)]
+    async with peer(pieces) as server, pool(server) as connections:
+        response = await ask(connections)
+        assert await response.read() == b"no"
+        assert response.headers == {"retry-after": "7", "transfer-encoding": "chunked"}
+
+
 async def test_a_body_of_unknown_length_ends_with_the_connection() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
     async with peer([head, b"all ", b"of it", b""]) as server, pool(server) as connections:

@@ -96,6 +96,24 @@ async def test_a_foreign_change_of_our_status_is_written_over_and_of_others_is_n
         assert (live["phase"], live["seen"]) == ("Pending", "theirs")
 
 
+@pytest.mark.parametrize("named", [("seen",), ()])
+async def test_another_order_is_no_news_and_beside_unnamed_fields_of_others_one_request(
+    bench: Connect, named: tuple[str, ...]
+) -> None:
+    async with bench() as b:
+        status, tree = writer(b, *named), status_of("A", "n1", "n2")
+        await status.write(b.owner.resource, b.owner.metadata, tree)
+        path = f"{b.path(b.owner.resource, 'owner')}/status"
+        b.admin.merge(path, {"status": {"seen": "theirs"}})
+        b.writes()
+        tree["conditions"].reverse()
+        for _ in range(2):
+            outcome = await status.write(b.owner.resource, b.owner.metadata, tree)
+            assert outcome is Outcome.UNCHANGED
+        assert b.writes() == ([] if named else [("patch", "widgets", 200)])
+        assert b.get(b.owner.resource, "owner")["status"]["seen"] == "theirs"
+
+
 async def test_a_restart_writes_no_status_that_is_there_already(bench: Connect) -> None:
     async with bench() as b:
         tree = status_of("A", "n2", "n1")

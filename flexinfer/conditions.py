@@ -24,7 +24,10 @@ MAX_MESSAGE = 1024
 
 def find(conditions: Iterable[Condition], type_: str) -> Condition | None:
     """Return the condition of that type, or None when it was never set."""
-    return next((c for c in conditions if c.type == type_), None)
+    for condition in conditions:
+        if condition.type == type_:
+            return condition
+    return None
 
 
 def is_true(conditions: Iterable[Condition], type_: str) -> bool:
@@ -56,7 +59,7 @@ def set_condition(  # noqa: PLR0913 - the fields of a condition, by keyword
     observed_generation: int,
     now: datetime,
 ) -> list[Condition]:
-    """Build a condition from its fields and `upsert` it.
+    """Build a condition from its fields and put it where `upsert` does.
 
     *observed_generation* is the generation that was read at the start of the run.
     """

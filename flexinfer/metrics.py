@@ -26,7 +26,7 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import choose_encoder
 
-from flexinfer.tally import Counts, DurationsFamily
+from flexinfer.tally import Counts, Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -177,7 +177,8 @@ class InformerMetrics:
     """Be the series of one informer.
 
     *resource* is its kind's `plural.group`; *selector* tells two informers of one kind apart.
-    `last_event` is in seconds since the epoch. Reasons and event types are words of the program.
+    `last_event` is in seconds since the epoch, 0 before the first. Reasons and event types are
+    words of the program.
     """
 
     def __init__(
@@ -188,7 +189,8 @@ class InformerMetrics:
         self._labels = (resource, selector)
         self.synced = families.synced.labels(resource, selector)
         self.objects = families.objects.labels(resource, selector)
-        self.last_event = families.last_event.labels(resource, selector)
+        self.last_event = 0.0
+        families.last_event.labels(resource, selector).set_function(lambda: self.last_event)
         self.unreadable_lines = families.unreadable_lines.labels(resource, selector)
         self._events: dict[str, Count] = {}
 
@@ -234,7 +236,7 @@ class _Reconcile:
         )
         self.panics = counter("reconcile_panics", "Reconciles that failed by a bug")
         self.timeouts = counter("reconcile_timeouts", "Reconciles cancelled at their timeout")
-        self.time = DurationsFamily(
+        self.time = Histogram(
             "controller_runtime_reconcile_time_seconds",
             "Duration of a reconcile",
             ["controller"],
@@ -253,14 +255,14 @@ class _RestClient:
             ["code", "method", "host"],
             registry=registry,
         )
-        self.wait = DurationsFamily(
+        self.wait = Histogram(
             "rest_client_rate_limiter_duration_seconds",
             "Time that an attempt waited for a connection, of which there are only so many",
             ["verb", "host"],
             bounds=REQUEST_BUCKETS,
             registry=registry,
         )
-        self.duration = DurationsFamily(
+        self.duration = Histogram(
             "rest_client_request_duration_seconds",
             "Duration of one attempt, until its answer began or it failed",
             ["verb", "host"],

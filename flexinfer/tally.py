@@ -8,9 +8,10 @@ What happens seldom is better counted with prometheus_client itself.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry, Metric
 
-__all__ = ["Count", "Counts", "Durations", "DurationsFamily", "labels_of"]
+__all__ = ["Count", "Counts", "Durations", "Histogram"]
+
+S = TypeVar("S")
 
 
 class Count:
@@ -52,28 +55,45 @@ class Durations:
 
     def buckets(self) -> list[tuple[str, float]]:
         """Return the cumulative counts beside their upper bounds."""
-        return list(zip(labels_of(self._bounds), accumulate(self.counts), strict=True))
+        bounds = (*(str(float(bound)) for bound in self._bounds), "+Inf")
+        return list(zip(bounds, accumulate(self.counts), strict=True))
 
 
-def labels_of(bounds: Sequence[float]) -> tuple[str, ...]:
-    """Return the `le` of each bucket, as prometheus_client writes it."""
-    return (*(str(float(bound)) for bound in bounds), "+Inf")
-
-
-class Counts:
-    """Be a counter of *registry*, with the series that were asked for."""
+class _Family(ABC, Generic[S]):
+    """Be one family of a registry, with the series that were asked for."""
 
     def __init__(
         self, name: str, text: str, labels: Sequence[str], *, registry: CollectorRegistry
     ) -> None:
         self._what = (name, text)
-        self._labels = labels
-        self._series: dict[tuple[str, ...], Count] = {}
+        self._labels = tuple(labels)
+        self._series: dict[tuple[str, ...], S] = {}
         registry.register(self)
 
-    def labels(self, *values: str) -> Count:
-        """Return the series of these values, with 0 at first."""
-        return self._series.setdefault(values, Count())
+    def labels(self, *values: str) -> S:
+        """Return the series of these values, with nothing in it at first.
+
+        Raises ValueError for fewer or more values than there are labels.
+        """
+        if len(values) != len(self._labels):
+            raise ValueError(f"{self._what[0]} has the labels {self._labels}, not {values}")
+        if values not in self._series:
+            self._series[values] = self._new()
+        return self._series[values]
+
+    @abstractmethod
+    def _new(self) -> S: ...
+
+    @abstractmethod
+    def collect(self) -> Iterator[Metric]:
+        """Yield the family."""
+
+
+class Counts(_Family[Count]):
+    """Be a counter of *registry*."""
+
+    def _new(self) -> Count:
+        return Count()
 
     def collect(self) -> Iterator[Metric]:
         """Yield the family."""
@@ -83,8 +103,8 @@ class Counts:
         yield family
 
 
-class DurationsFamily:
-    """Be a histogram of *registry*, with the series that were asked for."""
+class Histogram(_Family[Durations]):
+    """Be a histogram of *registry*, of seconds."""
 
     def __init__(
         self,
@@ -95,15 +115,11 @@ class DurationsFamily:
         bounds: Sequence[float],
         registry: CollectorRegistry,
     ) -> None:
-        self._what = (name, text)
-        self._labels = labels
         self._bounds = bounds
-        self._series: dict[tuple[str, ...], Durations] = {}
-        registry.register(self)
+        super().__init__(name, text, labels, registry=registry)
 
-    def labels(self, *values: str) -> Durations:
-        """Return the series of these values, without any duration at first."""
-        return self._series.setdefault(values, Durations(self._bounds))
+    def _new(self) -> Durations:
+        return Durations(self._bounds)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the family."""

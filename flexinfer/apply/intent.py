@@ -96,6 +96,7 @@ def _value_at(wanted: Any, found: Any, shape: Shape) -> Any:
 
 def _entries_at(wanted: list[Tree], found: list[Tree], shape: Shape, rule: ListMap) -> Tree:
     ours = {entry_key(entry, rule): entry for entry in wanted}
+    # `canonical` looks a tree up in itself.
     live = ours if found is wanted else {entry_key(entry, rule): entry for entry in found}
     return {
         str(key): _fields_at(entry, live[key], shape.fields)

@@ -31,7 +31,7 @@ class Answer(NamedTuple):
     """Remember the server's last answer about one object.
 
     `live` is the object as the server answered. `owner` is the UID of the owner whose child it is,
-    empty for none and for a status. `said` is a digest of what the caller gave, to the letter: the
+    empty for none. `said` is a digest of what the caller gave, to the letter: the
     same again needs no further look. `asked` and `sent` are digests of the intent before and after
     immutable fields were settled. `refused` are the paths of a change that the server would not
     make, and `learned` what to preserve because of it.

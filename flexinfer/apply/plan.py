@@ -58,17 +58,24 @@ class Kind:
 class Child:
     """Be one request to apply.
 
-    `given` is what the caller gave, written down, and `said` its digest. `id` tells it from every
-    other object; it is forgotten with `owner_id`: its owner's, or its own when it has none.
+    `given` is what the caller gave, written down, and `said` its digest.
     """
 
     kind: Kind
     key: NamespacedName
     owner: Object | None
-    id: Identity
-    owner_id: Identity
     said: bytes
     given: bytes
+
+    @cached_property
+    def id(self) -> Identity:
+        """Return what tells it from every other object."""
+        return self.kind.resource, self.key
+
+    @cached_property
+    def owner_id(self) -> Identity:
+        """Return what it is forgotten with: its owner, or itself when it has none."""
+        return self.id if self.owner is None else (self.owner.resource, self.owner.key)
 
     @cached_property
     def intent(self) -> Tree:
@@ -108,11 +115,8 @@ class Plan(NamedTuple):
 
 def child_of(kind: Kind, intent: Tree, owner: Object | None) -> Child:
     """Take an intent; what is wrong with its entries is found when they are needed."""
-    key = identify(kind.resource, intent)
-    own = (kind.resource, key)
     given = encode_sorted(intent)
-    owner_id = own if owner is None else (owner.resource, owner.key)
-    return Child(kind, key, owner, own, owner_id, digest_of(given), given)
+    return Child(kind, identify(kind.resource, intent), owner, digest_of(given), given)
 
 
 def plan_for(child: Child, live: StoredObject | None, last: Answer | None) -> Plan:

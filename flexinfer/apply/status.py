@@ -128,8 +128,11 @@ class StatusWriter:
         return wish.is_all_of({f: v for f, v in _status_of(live).items() if f not in self._foreign})
 
     async def _send(self, resource: Resource, live: StoredObject, intent: Tree) -> StoredObject:
+        body = _bound_to(live.meta, resource, intent)
         try:
-            return await self._apply(resource, live.meta, intent)
+            return await self._client.apply(
+                resource, body, field_manager=self._field_manager, subresource="status"
+            )
         except (ConflictError, NotFoundError) as error:
             self.forget(resource, live.meta.key)
             if isinstance(error, ConflictError):
@@ -140,24 +143,6 @@ class StatusWriter:
             if _UNTYPED not in str(error):
                 raise
             return await self._replace(resource, live, intent)
-
-    async def _apply(self, resource: Resource, meta: ObjectMeta, intent: Tree) -> StoredObject:
-        metadata = {
-            "name": meta.name,
-            "uid": meta.uid,
-            "resourceVersion": meta.resource_version,
-        }
-        if meta.namespace:
-            metadata["namespace"] = meta.namespace
-        body = {
-            "apiVersion": resource.api_version,
-            "kind": resource.kind,
-            "metadata": metadata,
-            **intent,
-        }
-        return await self._client.apply(
-            resource, body, field_manager=self._field_manager, subresource="status"
-        )
 
     async def _replace(self, resource: Resource, live: StoredObject, intent: Tree) -> StoredObject:
         """Write the status of an object that does not fit its schema, which no apply can."""
@@ -191,6 +176,15 @@ class StatusWriter:
             self.forget(resource, meta.key)
             raise ConflictError(f"{resource.kind} {meta.key} is gone or was made anew")
         return found
+
+
+def _bound_to(meta: ObjectMeta, resource: Resource, intent: Tree) -> Tree:
+    """Return what to send: the server refuses it for another version of the object."""
+    metadata = {"name": meta.name, "uid": meta.uid, "resourceVersion": meta.resource_version}
+    if meta.namespace:
+        metadata["namespace"] = meta.namespace
+    head = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
+    return head | intent
 
 
 def _status_of(live: StoredObject) -> Tree:

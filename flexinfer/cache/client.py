@@ -62,13 +62,13 @@ class CacheClient:
 
         Raises DecodeError, naming the field, when it does not fit its model.
         """
-        informer = self._reader(kind.resource, _namespace(kind.resource, key))
+        informer = self._reader_of(kind.resource, key)
         stored = informer.get(key)
         return None if stored is None else informer.decode(kind, stored)
 
     async def read(self, resource: Resource, key: NamespacedName) -> StoredObject | None:
         """Return the object undecoded, or None when there is none. Never change it."""
-        return self._reader(resource, _namespace(resource, key)).get(key)
+        return self._reader_of(resource, key).get(key)
 
     async def live_read(self, resource: Resource, key: NamespacedName) -> StoredObject | None:
         """Ask the API server, past the cache; later reads are not older than the answer."""
@@ -187,6 +187,12 @@ class CacheClient:
             raise CacheNotSyncedError(f"{informer.selection}: {informer.health()}")
         return informer
 
+    def _reader_of(self, resource: Resource, key: NamespacedName) -> Informer:
+        if resource.namespaced != bool(key.namespace):
+            need = "needs a namespace" if resource.namespaced else "is cluster-scoped, without one"
+            raise ConfigurationError(f"{resource.kind} {need}: the key is {str(key)!r}")
+        return self._reader(resource, key.namespace)
+
     def _holders(self, resource: Resource, namespace: str) -> Sequence[Informer]:
         informers = self._informers.of(resource)
         return [i for i in informers if i.selection.covers(namespace)]
@@ -198,11 +204,3 @@ class CacheClient:
             for informer in self._holders(resource, stored.meta.namespace):
                 informer.wrote(stored)
         return stored
-
-
-def _namespace(resource: Resource, key: NamespacedName) -> str:
-    """Return the namespace to look in; a key of the wrong scope would never be found."""
-    if resource.namespaced != bool(key.namespace):
-        need = "needs a namespace" if resource.namespaced else "is cluster-scoped, without one"
-        raise ConfigurationError(f"{resource.kind} {need}: the key is {str(key)!r}")
-    return key.namespace

@@ -152,7 +152,7 @@ class Informer:
         and disturbs nobody else.
         """
         for item in list(self._own.known_items()):
-            self._tell(handler, CreateEvent(item, is_initial=True))
+            self._tell((handler,), CreateEvent(item, is_initial=True))
         self._handlers += (handler,)
 
     def add_index(self, name: str, func: Callable[[StoredObject], Iterable[str]]) -> None:
@@ -244,7 +244,7 @@ class Informer:
             last = self._own.known(key)
             self._own.vanish(key)
             if last is not None:
-                self._emit(DeleteEvent(last, final_state_unknown=True))
+                self._tell(self._handlers, DeleteEvent(last, final_state_unknown=True))
             yield
         self._own.relisted(resource_version)
         self._metrics.synced.set(1)
@@ -284,23 +284,21 @@ class Informer:
             return
         self._own.observe(key, item)
         for event in events:
-            self._emit(event)
+            self._tell(self._handlers, event)
 
     def _remove(self, key: NamespacedName, last: StoredObject) -> None:
         old = self._own.known(key)
         self._own.remove(key, last.meta)
         if old is not None:
-            self._emit(DeleteEvent(last if last.meta.uid == old.meta.uid else old))
+            self._tell(self._handlers, DeleteEvent(last if last.meta.uid == old.meta.uid else old))
 
-    def _emit(self, event: Event) -> None:
-        for handler in self._handlers:
-            self._tell(handler, event)
-
-    def _tell(self, handler: EventHandler, event: Event) -> None:
-        try:
-            handler(event)
-        except Exception as error:  # noqa: BLE001  # a user's function must not end the watch
-            self._failed("handler", error, handler=getattr(handler, "__qualname__", repr(handler)))
+    def _tell(self, handlers: Iterable[EventHandler], event: Event) -> None:
+        for handler in handlers:
+            try:
+                handler(event)
+            except Exception as error:  # noqa: BLE001  # a user's function must not end the watch
+                name = getattr(handler, "__qualname__", repr(handler))
+                self._failed("handler", error, handler=name)
 
     def _index_failed(self, name: str, key: NamespacedName, error: Exception) -> None:
         self._failed("index", error, index=name, object=str(key))

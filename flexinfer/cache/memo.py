@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from flexinfer.errors import ConfigurationError
 from flexinfer.meta.envelope import StoredObject
-from flexinfer.meta.frozendict import FrozenDict
+from flexinfer.meta.frozendict import EMPTY, FrozenDict
 from flexinfer.meta.object import Object
 
 T = TypeVar("T", bound=Object)
@@ -56,7 +56,7 @@ class ModelMemo:
 def _frozen(item: StoredObject) -> StoredObject:
     """Return it with labels and annotations that no reader can change for the others."""
     labels, annotations = item.meta.labels, item.meta.annotations
-    if not labels and not annotations:
+    if labels is EMPTY and annotations is EMPTY:
         return item
     meta = item.meta.with_maps(labels=FrozenDict(labels), annotations=FrozenDict(annotations))
     return StoredObject(meta, item.body)

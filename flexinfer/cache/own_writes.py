@@ -61,8 +61,9 @@ class _Own:
         self.run = runs.current()
 
     def is_answer(self, meta: ObjectMeta) -> bool:
-        """Tell whether it shows just this UID and version."""
-        return self.version == meta.resource_version and self.uid == meta.uid
+        """Tell whether readers see an answer of just this UID and version."""
+        is_version = self.version == meta.resource_version and self.uid == meta.uid
+        return is_version and self.item is not None
 
 
 class OwnWrites:
@@ -111,6 +112,9 @@ class OwnWrites:
         own = self._own.get(key)
         if own is None:
             self._store.put(key, item)
+            return
+        if item is own.item:  # the event of that very write: readers see it already
+            del self._own[key]
             return
         own.known = item
         order = compare(item.meta.resource_version, own.version)
@@ -222,8 +226,7 @@ class OwnWrites:
         return compare(meta.resource_version, version) in (1, None)
 
     def _lay(self, key: NamespacedName, own: _Own) -> None:
-        before = self._own.get(key)
-        own.known = self._store.get(key) if before is None else before.known
+        own.known = self.known(key)
         self._own[key] = own
         self._show(key, own.item)
 

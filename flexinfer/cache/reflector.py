@@ -139,8 +139,6 @@ class Reflector:
         self.trouble: str | None = None
         self.needs_a_cure = False
         self.heard_at = timing.clock()
-        self._heard_unix = 0.0
-        metrics.last_event.set_function(lambda: self._heard_unix)
         self._transport = transport
         self._selection = selection
         self._sink = sink
@@ -183,7 +181,8 @@ class Reflector:
             if not token:
                 self._sink.begin_list(went_back=compare(page.resource_version, self._left_at) == -1)
             for item in page.items:
-                await self._slice.pause_if_over()
+                if self._slice.is_over():
+                    await self._slice.pause()
                 if _is_readable(item):
                     self._sink.listed(item)
                     items += 1
@@ -196,7 +195,8 @@ class Reflector:
         if unreadable:
             self._skip("list item", unreadable)
         for _ in self._sink.end_list(page.resource_version, is_whole=not unreadable):
-            await self._slice.pause_if_over()
+            if self._slice.is_over():
+                await self._slice.pause()
         self._has_hole = bool(unreadable)
         self._listed(page.resource_version, items, self._timing.clock() - started)
 
@@ -211,7 +211,8 @@ class Reflector:
         page = decode_list(body)
         if not page.resource_version:
             raise DecodeError("a list without a resourceVersion", field="metadata.resourceVersion")
-        await self._slice.pause_if_over()
+        if self._slice.is_over():
+            await self._slice.pause()
         return page
 
     def _listed(self, resource_version: str, items: int, seconds: float) -> None:
@@ -286,7 +287,8 @@ class Reflector:
             counts: dict[str, int] = {}
             try:
                 for line in batch:
-                    await self._slice.pause_if_over()
+                    if self._slice.is_over():
+                        await self._slice.pause()
                     event_type = self._take(line)
                     counts[event_type] = counts.get(event_type, 0) + 1
             finally:
@@ -360,7 +362,7 @@ class Reflector:
         self._silences = 0
         self.heard_at = self._timing.clock()
         self.trouble = None
-        self._heard_unix = time.time()
+        self._metrics.last_event = time.time()
 
     def _skip(self, what: str, count: int, **values: object) -> None:
         self._metrics.unreadable_lines.inc(count)

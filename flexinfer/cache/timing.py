@@ -108,8 +108,11 @@ class TimeSlice:
         """Begin a new slice, after a wait."""
         self._end = time.perf_counter() + self._seconds
 
-    async def pause_if_over(self) -> None:
-        """Yield to the event loop if the slice is used up."""
-        if time.perf_counter() >= self._end:
-            await checkpoint()
-            self.restart()
+    def is_over(self) -> bool:
+        """Say whether the slice is used up; a coroutine that mostly did nothing cost more."""
+        return time.perf_counter() >= self._end
+
+    async def pause(self) -> None:
+        """Yield to the event loop, and begin a new slice."""
+        await checkpoint()
+        self.restart()

@@ -70,7 +70,8 @@ class Response:
     def headers(self) -> Mapping[str, str]:
         """Return the headers by their names in small letters; of a repeated one the last.
 
-        They are read when somebody asks, which nobody does of a success.
+        They are read when they are asked for: of a refusal, and of a body that was cut. What came
+        of the body in the same pieces is kept as long.
         """
         fields = _Fields()
         for part in self._head:
@@ -86,7 +87,8 @@ class Response:
     async def read(self) -> bytes:
         """Return the whole body, however long it is."""
         self._is_whole = True
-        self._connection.resume()
+        if not self.is_complete:
+            self._connection.resume()
         while not self.is_complete:
             await self._more()
         return self._take()
@@ -113,12 +115,14 @@ class Response:
             return
         if self._size > _BUFFER:
             self._connection.pause()
-        self._wake()
+        if self._waiter is not None:
+            self._wake(self._waiter)
 
     def end(self) -> None:
         """Take the end of the body."""
         self.is_complete = True
-        self._wake()
+        if self._waiter is not None:
+            self._wake(self._waiter)
 
     def cut(self, error: OSError | None) -> None:
         """Take that the connection ended, by *error* or as it should.
@@ -145,16 +149,17 @@ class Response:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(SilentError())
 
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    def _wake(self, waiter: asyncio.Future[None]) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
 
     def _take(self) -> bytes:
         """Return what has come, and raise what ended it after that."""
         if not self._chunks or self._is_whole:
             self._check()
         chunks, self._chunks, self._size = self._chunks, [], 0
-        self._connection.resume()
+        if not self.is_complete:
+            self._connection.resume()
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def _check(self) -> None:

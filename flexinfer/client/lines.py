@@ -53,7 +53,7 @@ class LineSplitter:
         """Return the lines that *chunk* completes, without line ends and without empty ones."""
         lines: list[Line] = []
         start = 0
-        # Looking for each end costs a tenth of `split`, which goes byte by byte.
+        # For events of 3 KB a quarter of `split`, which goes byte by byte; even at 400 bytes.
         while (end := chunk.find(b"\n", start)) >= 0:
             piece = chunk[start:end]
             start = end + 1
@@ -61,12 +61,12 @@ class LineSplitter:
                 self._keep(piece)
                 lines.append(self._take())
             elif piece:
-                lines.append(self._bounded(piece))
+                lines.append(self._line(piece, len(piece)))
         self._keep(chunk[start:])
         return lines
 
-    def _bounded(self, line: bytes) -> Line:
-        return line if len(line) <= self._max_line else OversizedLine(len(line), line[:_HEAD])
+    def _line(self, data: bytes, size: int) -> Line:
+        return data if size <= self._max_line else OversizedLine(size, data[:_HEAD])
 
     def _keep(self, piece: bytes) -> None:
         if not piece:
@@ -81,7 +81,7 @@ class LineSplitter:
     def _take(self) -> Line:
         data, size = b"".join(self._parts), self._size
         self._parts, self._size = [], 0
-        return data if size <= self._max_line else OversizedLine(size, data[:_HEAD])
+        return self._line(data, size)
 
 
 class LineStream:

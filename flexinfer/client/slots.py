@@ -27,7 +27,9 @@ class Slots:
         return True
 
     async def wait(self) -> None:
-        """Take the next slot that is given back, after those who wait already."""
+        """Take a slot, if none is free the next that is given back after those who wait already."""
+        if self.take():
+            return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         try:

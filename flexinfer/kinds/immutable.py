@@ -54,6 +54,7 @@ class ImmutableField:
 
     def __post_init__(self) -> None:
         """Refuse a path that no object can have."""
+        # Split once: each apply asks for them.
         object.__setattr__(self, "fields", tuple(self.path.split(".")))
         if not all(self.fields) or "[" in self.path:
             raise ConfigurationError(

@@ -93,12 +93,15 @@ class ObjectMeta(_Wire, frozen=True):
     @property
     def key(self) -> NamespacedName:
         """Return the object's name within its kind."""
-        return _tuple(NamespacedName, (self.namespace, self.name))  # asked for with every event
+        return NamespacedName(self.namespace, self.name)
 
     @property
     def controller(self) -> OwnerReference | None:
         """Return the owner that controls this object, if one does."""
-        return next((o for o in self.owner_references if o.controller), None)
+        for owner in self.owner_references:
+            if owner.controller:
+                return owner
+        return None
 
     def with_maps(self, *, labels: dict[str, str], annotations: dict[str, str]) -> Self:
         """Return the same metadata with these labels and annotations."""
@@ -183,9 +186,12 @@ class WatchEvent(msgspec.Struct, frozen=True):
     status: Status | None = None
 
 
+_Fields = dict[str, msgspec.Raw]
+
+
 class _RawEvent(msgspec.Struct, gc=False):
     type: str
-    object: dict[str, msgspec.Raw]
+    object: _Fields
 
 
 class _EventStatus(msgspec.Struct, gc=False):
@@ -199,12 +205,12 @@ class _RawListMeta(msgspec.Struct, rename="camel"):
 
 class _RawList(msgspec.Struct):
     metadata: _RawListMeta = msgspec.field(default_factory=_RawListMeta)
-    items: list[dict[str, msgspec.Raw]] | None = None
+    items: list[_Fields] | None = None
 
 
 class _DoubtfulList(msgspec.Struct):
-    metadata: _RawListMeta
-    items: list[msgspec.Raw]
+    metadata: _RawListMeta = msgspec.field(default_factory=_RawListMeta)
+    items: list[msgspec.Raw] = msgspec.field(default_factory=list)
 
 
 _HEAD = frozenset({"apiVersion", "kind", "metadata"})
@@ -220,8 +226,6 @@ _doubtful_list_decoder = msgspec.json.Decoder(_DoubtfulList)
 _status_decoder = msgspec.json.Decoder(Status)
 _any_decoder = msgspec.json.Decoder()
 _tree_decoder = msgspec.json.Decoder(dict[str, Any])
-
-_tuple = tuple.__new__
 
 _T = TypeVar("_T")
 
@@ -256,21 +260,25 @@ def decode_tree(data: bytes) -> Tree:
         raise DecodeError(msg) from None
 
 
-def decode_object(data: bytes | msgspec.Raw) -> StoredObject:
+def decode_object(data: bytes) -> StoredObject:
     """Read one object's metadata and keep the bytes of the rest.
 
     Raises DecodeError when the JSON is cut or the metadata has the wrong types.
     """
     try:
         fields = _decode(_fields_decoder, data)
-        meta = _decode(_meta_decoder, fields.get("metadata", b"{}"))
+        meta = _meta_of(fields)
     except msgspec.MsgspecError as error:
         msg = f"unreadable object: {error}"
         raise DecodeError(msg, field="metadata") from None
     return _stored(meta, fields)
 
 
-def _stored(meta: ObjectMeta, fields: dict[str, msgspec.Raw]) -> StoredObject:
+def _meta_of(fields: _Fields) -> ObjectMeta:
+    return _decode(_meta_decoder, fields.get("metadata", b"{}"))
+
+
+def _stored(meta: ObjectMeta, fields: _Fields) -> StoredObject:
     for name in _HEAD:
         fields.pop(name, None)
     return StoredObject(meta, _body(fields))
@@ -306,32 +314,25 @@ def decode_list(data: bytes) -> ListPage:
     items: list[StoredObject] = []
     shared: dict[str, str] = {}
     unreadable = 0
-    for fields in raw.items or ():
+    for item in raw.items or ():
         try:
-            items.append(_listed(fields, shared))
+            items.append(_listed(item, shared))
         except msgspec.MsgspecError:
             unreadable += 1
     return ListPage(items, raw.metadata.resource_version, raw.metadata.continue_, unreadable)
 
 
-def _read_list(data: bytes) -> _RawList:
+def _read_list(data: bytes) -> _RawList | _DoubtfulList:
+    """Read all items at once; one by one when that fails, for it may be one that is to blame."""
     try:
         return _decode(_list_decoder, data)
     except msgspec.ValidationError:
-        doubtful = _decode(_doubtful_list_decoder, data)  # it may be one item that is to blame
-        return _RawList(doubtful.metadata, list(map(_fields_of, doubtful.items)))
+        return _decode(_doubtful_list_decoder, data)
 
 
-def _fields_of(item: msgspec.Raw) -> dict[str, msgspec.Raw]:
-    """Return the fields of an object; what is none becomes metadata, which it is not either."""
-    try:
-        return _decode(_fields_decoder, item)
-    except msgspec.ValidationError:
-        return {"metadata": item}
-
-
-def _listed(fields: dict[str, msgspec.Raw], shared: dict[str, str]) -> StoredObject:
-    meta = _decode(_meta_decoder, fields.get("metadata", b"{}"))
+def _listed(item: _Fields | msgspec.Raw, shared: dict[str, str]) -> StoredObject:
+    fields = item if isinstance(item, dict) else _decode(_fields_decoder, item)
+    meta = _meta_of(fields)
     for field in ("namespace", "creation_timestamp"):
         value = getattr(meta, field)
         if value:
@@ -348,7 +349,7 @@ def decode_event(line: bytes, *, known: Known | None = None) -> WatchEvent:
         event = _decode(_event_decoder, line)
         if event.type == "ERROR":
             return WatchEvent("ERROR", status=_decode(_event_status_decoder, line).object)
-        meta = _decode(_meta_decoder, event.object.get("metadata", b"{}"))
+        meta = _meta_of(event.object)
     except msgspec.MsgspecError as error:
         msg = f"unreadable watch line: {error}"
         raise DecodeError(msg) from None

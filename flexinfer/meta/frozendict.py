@@ -9,12 +9,12 @@ __all__ = ["EMPTY", "FrozenDict"]
 
 
 class FrozenDict(dict[str, str]):
-    """Be a dict that refuses to change, because every reader of the cache shares it."""
+    """Be a dict that refuses to change, because many objects or many readers share it."""
 
     __slots__ = ()
 
     def _refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
-        raise TypeError("an object from the cache is shared and frozen: change a copy, dict(...)")
+        raise TypeError("labels and annotations are shared and frozen: change a copy, dict(...)")
 
     __setitem__ = __delitem__ = __ior__ = _refuse
     clear = pop = popitem = setdefault = update = _refuse

@@ -126,7 +126,7 @@ def test_informers_are_told_apart_by_kind_and_selector(registry: CollectorRegist
     ours = InformerMetrics("pods", selector="app=x", registry=registry)
     pods.synced.set(1)
     pods.objects.set(5)
-    pods.last_event.set(1_700_000_000)
+    pods.last_event = 1_700_000_000
     ours.event("ADDED").inc()
     ours.event("ADDED").inc(2)
     ours.relisted("expired")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from contextvars import copy_context
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from flexinfer import runs
 from flexinfer.cache.own_writes import OwnWrites, compare, revision
 from flexinfer.cache.store import Store
 from flexinfer.meta.envelope import ObjectMeta, StoredObject
@@ -49,6 +52,40 @@ def overlay() -> tuple[Store, OwnWrites]:
 def version(store: Store, key: NamespacedName = KEY) -> str | None:
     one = store.get(key)
     return one.meta.resource_version if one else None
+
+
+def begin_and_end(own: OwnWrites) -> None:
+    """Write in one run, and let another delete."""
+    runs.begin("test", KEY)
+    own.wrote(item(5))
+    runs.begin("test", KEY)
+    own.deleted(KEY, "u")
+
+
+def test_the_writer_of_a_state_is_the_run_that_wrote_it_and_not_one_that_deleted() -> None:
+    _store, own = overlay()
+    seen(own, item(4))
+    copy_context().run(begin_and_end, own)
+    assert own.writer_of(KEY, item(5)) is None
+    assert own.written(item(5).meta) is None
+
+
+def test_the_writer_of_a_state_is_found_until_it_was_seen() -> None:
+    _store, own = overlay()
+    seen(own, item(4))
+    own.wrote(item(5))
+    assert own.writer_of(KEY, item(5)) is runs.current()
+    context = copy_context()
+    context.run(runs.begin, "test", KEY)
+    context.run(own.wrote, item(6))
+    assert own.writer_of(KEY, item(5)) is None
+    assert own.writer_of(KEY, item(6)) is context.run(runs.current)
+    assert own.writer_of(KEY, item(6, uid="another")) is None
+    answer = own.written(item(6).meta)
+    assert answer is not None
+    seen(own, answer)
+    assert own.writer_of(KEY, answer) is None
+    assert len(own) == 0
 
 
 @pytest.mark.parametrize(

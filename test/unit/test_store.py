@@ -13,7 +13,7 @@ from flexinfer.cache.memo import ModelMemo
 from flexinfer.cache.store import Store, changes
 from flexinfer.errors import ConfigurationError, DecodeError
 from flexinfer.event import CreateEvent, DeleteEvent, UpdateEvent
-from flexinfer.meta.envelope import ObjectMeta, StoredObject
+from flexinfer.meta.envelope import ObjectMeta, StoredObject, decode_object, encode
 from flexinfer.meta.object import Model, Object
 from flexinfer.meta.resource import GroupVersionKind, NamespacedName, Resource
 
@@ -207,6 +207,15 @@ def test_c39_a_model_from_the_store_cannot_be_changed() -> None:
     with pytest.raises(TypeError, match="shared and frozen"):
         model.metadata.annotations.update(a="b")
     assert dict(model.metadata.labels) == one.meta.labels == {"color": "red"}
+
+
+@pytest.mark.parametrize("labels", [{}, {"color": "red"}])
+def test_c39_not_even_by_a_label_where_there_was_none(labels: dict[str, str]) -> None:
+    store = Store()
+    stored = decode_object(encode({"metadata": {"name": "a", "labels": labels}, "spec": {}}))
+    put(store, stored)
+    with pytest.raises(TypeError, match="shared and frozen"):
+        store.decode(Widget, stored).metadata.labels["color"] = "blue"
 
 
 keys = st.sampled_from("abcd")

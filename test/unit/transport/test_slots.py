@@ -54,6 +54,13 @@ async def test_those_who_wait_are_served_in_their_order() -> None:
     assert [crowd.slots.take(), crowd.slots.take()] == [True, False]
 
 
+async def test_who_waits_while_one_is_free_has_it() -> None:
+    slots = Slots(1)
+    with anyio.fail_after(10):
+        await slots.wait()
+    assert not slots.take()
+
+
 async def test_a_slot_that_was_handed_to_a_cancelled_waiter_is_free_again() -> None:
     crowd, tasks = Crowd(1), list[asyncio.Task[object] | None]()
 

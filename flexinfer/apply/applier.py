@@ -16,7 +16,7 @@ from flexinfer.apply.leftovers import clear_leftover, is_leftover
 from flexinfer.apply.managers import co_owners, duplicated, folding_patch
 from flexinfer.apply.memory import Answer, Outcome
 from flexinfer.apply.ownership import ensure_ours
-from flexinfer.apply.plan import Kind, answer_to, child_of, is_answered, plan_for
+from flexinfer.apply.plan import Child, Kind, answer_to, is_answered, plan_for
 from flexinfer.apply.request import check_field_manager, if_absent, is_other_object, with_uid
 from flexinfer.apply.reverted import Witness
 from flexinfer.client.protocol import Patch
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from flexinfer.apply.live import LiveClient
-    from flexinfer.apply.plan import Child, Identity, Plan
+    from flexinfer.apply.plan import Identity, Plan
     from flexinfer.apply.reverted import RevertObserver
     from flexinfer.kinds.immutable import ImmutableField
     from flexinfer.kinds.structure import Structure
@@ -123,7 +123,7 @@ class Applier:
         for an intent that the object can never take, without sending it again; DeadlineError
         when a deleted object does not go; and what the client raises.
         """
-        child = child_of(self._kind(resource), intent, owner)
+        child = Child(self._kind(resource), intent, owner)
         live, last = await self._look(child)
         if live is None:
             try:

@@ -54,28 +54,21 @@ class Kind:
         return any(rule.policy is Policy.RECREATE for rule in self.rules)
 
 
-@dataclass(frozen=True)  # no slots: what is asked for is worked out once, and mostly never
 class Child:
-    """Be one request to apply.
+    """Be one request to apply; what is asked for is worked out once, and mostly never.
 
-    `given` is what the caller gave, written down, and `said` its digest.
+    `given` is what the caller gave, written down, and `said` its digest. `id` tells it from every
+    other object; it is forgotten with `owner_id`: its owner's, or its own when it has none.
     """
 
-    kind: Kind
-    key: NamespacedName
-    owner: Object | None
-    said: bytes
-    given: bytes
-
-    @cached_property
-    def id(self) -> Identity:
-        """Return what tells it from every other object."""
-        return self.kind.resource, self.key
-
-    @cached_property
-    def owner_id(self) -> Identity:
-        """Return what it is forgotten with: its owner, or itself when it has none."""
-        return self.id if self.owner is None else (self.owner.resource, self.owner.key)
+    def __init__(self, kind: Kind, intent: Tree, owner: Object | None) -> None:
+        self.kind = kind
+        self.key = identify(kind.resource, intent)
+        self.owner = owner
+        self.id: Identity = (kind.resource, self.key)
+        self.owner_id: Identity = self.id if owner is None else (owner.resource, owner.key)
+        self.given = encode_sorted(intent)
+        self.said = digest_of(self.given)
 
     @cached_property
     def intent(self) -> Tree:
@@ -111,12 +104,6 @@ class Plan(NamedTuple):
     drift: tuple[str, ...]
     learned: tuple[ImmutableField, ...]
     sent: bytes
-
-
-def child_of(kind: Kind, intent: Tree, owner: Object | None) -> Child:
-    """Take an intent; what is wrong with its entries is found when they are needed."""
-    given = encode_sorted(intent)
-    return Child(kind, identify(kind.resource, intent), owner, digest_of(given), given)
 
 
 def plan_for(child: Child, live: StoredObject | None, last: Answer | None) -> Plan:

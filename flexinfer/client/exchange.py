@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from urllib.parse import quote, urlencode, urlsplit
 
 from flexinfer import log
-from flexinfer.client.connection import LostError
 from flexinfer.client.failure import api_error
 from flexinfer.client.pool import ConnectError
 from flexinfer.errors import ConfigurationError, TransportError
@@ -16,9 +15,7 @@ from flexinfer.errors import ConfigurationError, TransportError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from flexinfer.client.auth import Credentials
-    from flexinfer.client.connection import Response
-    from flexinfer.client.pool import Pool
+    from flexinfer.client.connection import LostError, Response
     from flexinfer.client.proxy import Proxy
     from flexinfer.errors import ApiError
 
@@ -117,20 +114,11 @@ def _query(params: tuple[tuple[str, str], ...]) -> str:
 _WITHOUT_BODY = frozenset({"GET", "OPTIONS", "DELETE"})
 
 
-async def send(call: Call, request: bytes, pool: Pool, credentials: Credentials) -> Response:
-    """Send a call and return the answer's status and headers, whatever they are.
-
-    Raises ConnectionLostError when there was a connection and it ended, else TransportError.
-    """
-    try:
-        return await pool.send(
-            request, context=credentials.ssl_context(), server_name=credentials.server_name
-        )
-    except ConnectError as error:
-        raise TransportError(f"{call}: {error}") from error
-    except LostError as error:
-        msg = f"{call}: connection lost before an answer: {error}"
-        raise ConnectionLostError(msg) from error
+def unanswered(call: Call, error: ConnectError | LostError) -> TransportError:
+    """Return ConnectionLostError for a connection that ended, else that there was none."""
+    if isinstance(error, ConnectError):
+        return TransportError(f"{call}: {error}")
+    return ConnectionLostError(f"{call}: connection lost before an answer: {error}")
 
 
 async def read(call: Call, response: Response) -> bytes:

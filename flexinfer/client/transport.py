@@ -32,10 +32,11 @@ import anyio
 
 from flexinfer import hotloop, log
 from flexinfer.client import exchange
+from flexinfer.client.connection import LostError
 from flexinfer.client.deadline import Deadline, OverdueError
 from flexinfer.client.exchange import JSON, Call, ConnectionLostError, Content, Encoder
 from flexinfer.client.lines import MAX_LINE, LineSplitter, LineStream
-from flexinfer.client.pool import Pool
+from flexinfer.client.pool import ConnectError, Pool
 from flexinfer.client.proxy import proxy_for
 from flexinfer.client.retry import RetryPolicy
 from flexinfer.client.slots import Slots
@@ -291,8 +292,14 @@ class Transport:
         started, code = time.monotonic(), _NO_ANSWER
         try:
             request = self._encoder.encode(call, authorization.header)
-            response = await exchange.send(call, request, pool, self._credentials)
+            response = await pool.send(
+                request,
+                context=self._credentials.ssl_context(),
+                server_name=self._credentials.server_name,
+            )
             code = str(response.status)
+        except (ConnectError, LostError) as error:
+            raise exchange.unanswered(call, error) from error
         finally:
             if self._observe is not None:
                 self._observe(call.method, code, time.monotonic() - started)

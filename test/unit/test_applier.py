@@ -9,7 +9,7 @@ import pytest
 
 from flexinfer.apply import Applier, LiveClient, StatusWriter
 from flexinfer.apply.ownership import ensure_ours, with_owner
-from flexinfer.apply.plan import Kind, answer_to, child_of, is_answered, plan_for
+from flexinfer.apply.plan import Child, Kind, answer_to, is_answered, plan_for
 from flexinfer.apply.request import identify, with_uid
 from flexinfer.errors import ConfigurationError, NotOursError
 from flexinfer.kinds.deployment import Deployment
@@ -192,9 +192,9 @@ def test_an_object_is_ours_by_its_controllers_uid(
 
 
 def test_a_child_is_forgotten_with_its_owner_or_by_its_own_name() -> None:
-    owned = child_of(Kind.of(THING), intent(), OWNER)
+    owned = Child(Kind.of(THING), intent(), OWNER)
     assert owned.owner_id == (THING, NamespacedName("default", "m"))
-    alone = child_of(Kind.of(THING), intent(), None)
+    alone = Child(Kind.of(THING), intent(), None)
     assert alone.owner_id == alone.id == (THING, KEY)
     assert str(alone) == "Thing default/web"
 
@@ -202,7 +202,7 @@ def test_a_child_is_forgotten_with_its_owner_or_by_its_own_name() -> None:
 def test_callers_may_add_rules_and_structure() -> None:
     rule = ImmutableField(path="spec.model")
     kind = Kind.of(THING, rules=[rule], structure={"spec.parts": ListMap(("id",))})
-    child = child_of(kind, intent(parts=[{"id": 1, "size": 2}], model="b"), None)
+    child = Child(kind, intent(parts=[{"id": 1, "size": 2}], model="b"), None)
     live = stored(parts=[{"id": 2}, {"id": 1, "size": 3}], model="a")
     plan = plan_for(child, live, None)
     assert plan.body["spec"]["model"] == "a"
@@ -212,7 +212,7 @@ def test_callers_may_add_rules_and_structure() -> None:
 
 
 def test_the_same_plan_after_an_answer_means_that_nothing_is_to_be_sent() -> None:
-    child = child_of(Kind.of(THING), intent(cpu="1000m", env=[]), None)
+    child = Child(Kind.of(THING), intent(cpu="1000m", env=[]), None)
     normalised = stored(cpu="1", version="2")
     answer = answer_to(child, plan_for(child, None, None), normalised)
     kept = stored(cpu="1", theirs=True, version="3")
@@ -229,7 +229,7 @@ def test_a_refusal_counts_for_its_own_intent_and_teaches_the_next_one() -> None:
     live = stored(model="a", replicas=1)
 
     def planned(last: Any, **spec: object) -> Any:
-        child = child_of(Kind.of(THING), intent(**spec), None)
+        child = Child(Kind.of(THING), intent(**spec), None)
         return child, plan_for(child, live, last)
 
     child, plan = planned(None, model="b", replicas=1)

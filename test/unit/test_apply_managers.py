@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexinfer.apply.managers import _union, co_owners, duplicated, folding_patch
-from flexinfer.apply.plan import Kind, child_of
+from flexinfer.apply.plan import Child, Kind
 from flexinfer.errors import Cause
 from flexinfer.kinds.service import Service
 from flexinfer.meta.object import Object
@@ -142,7 +142,7 @@ def test_who_holds_an_entry_that_we_do_without_is_named() -> None:
         "metadata": {"name": "web", "namespace": "ns"},
         "spec": {"ports": [{"port": 81}, {"port": 53, "protocol": "UDP"}]},
     }
-    child = child_of(Kind.of(Service.resource), service, None)
+    child = Child(Kind.of(Service.resource), service, None)
 
     def held(*ports: str) -> Tree:
         return {"f:spec": {"f:ports": {".": {}, **{f"k:{port}": {".": {}} for port in ports}}}}
@@ -163,7 +163,7 @@ def test_who_holds_an_entry_that_we_do_without_is_named() -> None:
 
 def test_a_list_that_is_no_map_has_no_entries_to_tell_apart() -> None:
     head = {"apiVersion": "x.org/v1", "kind": "Plain", "metadata": {"name": "a", "namespace": "b"}}
-    child = child_of(Kind.of(Plain.resource), head | {"items": [{"a": 1}]}, None)
+    child = Child(Kind.of(Plain.resource), head | {"items": [{"a": 1}]}, None)
     tree = live(entry("them", "Apply", {"f:items": {}}))
     assert co_owners([("items",)], child, tree, field_manager="us") == []
     assert co_owners([("",)], child, tree, field_manager="us") == []

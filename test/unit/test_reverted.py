@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from flexinfer.apply import Claim, Reverted
-from flexinfer.apply.plan import Kind, child_of
+from flexinfer.apply.plan import Child, Kind
 from flexinfer.apply.reverted import PERIOD, Witness, claims_on
 from flexinfer.client.auth import StaticCredentials
 from flexinfer.client.direct import DirectClient
@@ -141,7 +141,7 @@ async def serving(
             yield server, DirectClient(transport)
 
 
-CHILD = child_of(
+CHILD = Child(
     Kind.of(Thing.resource),
     {
         "apiVersion": "x.y/v1",

@@ -81,7 +81,7 @@ def set_condition(  # noqa: PLR0913 - the fields of a condition, by keyword
 
 
 def _transition(old: Condition | None, status: ConditionStatus, now: datetime) -> datetime:
-    if old is None or old.status is not status:
+    if old is None or old.status != status:
         return whole_second(now)
     return old.last_transition_time
 

@@ -41,9 +41,11 @@ def generation_changed(event: Event) -> bool:
     Changes of labels, annotations, finalizers, owners and status do not pass. A kind without a
     generation, such as ConfigMap, has nothing to compare, so every change of it passes.
     """
-    if not isinstance(event, UpdateEvent) or _is_other_object(event):
+    if not isinstance(event, UpdateEvent):
         return True
     old, new = event.old.meta, event.new.meta
+    if old.uid != new.uid:
+        return True
     if not new.generation:
         return old.resource_version != new.resource_version
     return old.generation != new.generation or old.deletion_timestamp != new.deletion_timestamp

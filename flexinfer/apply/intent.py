@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flexinfer.errors import TerminalError
 from flexinfer.kinds.structure import KEY_DEFAULTS, PLAIN, ListMap, Merge
-from flexinfer.meta.envelope import decode_tree, encode_sorted
+from flexinfer.meta.envelope import encode_sorted, read_back
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +33,7 @@ def clean_from(written: bytes) -> Tree:
 
     Reading it back costs a quarter of a copy, and most hold no null to look for.
     """
-    tree = decode_tree(written)
+    tree = read_back(written)
     return _strip(tree) if b"null" in written else tree
 
 
@@ -87,19 +87,24 @@ def _value_at(wanted: Any, found: Any, shape: Shape) -> Any:
         atomic = shape.rule is Merge.ATOMIC_MAP
         return found if atomic else _fields_at(wanted, found, shape.fields)
     if isinstance(wanted, list) and isinstance(found, list):
-        if isinstance(shape.rule, ListMap):
+        if isinstance(shape.rule, ListMap) and _are_maps(wanted) and _are_maps(found):
             return _entries_at(wanted, found, shape, shape.rule)
         if shape.rule is Merge.SET:
-            return sorted(value for value in found if value in wanted)
+            return sorted((value for value in found if value in wanted), key=repr)
     return found
 
 
+def _are_maps(entries: list[Any]) -> bool:
+    """Tell whether these are what a `ListMap` holds: an object of an older CRD may have others."""
+    return all(isinstance(entry, dict) for entry in entries)
+
+
 def _entries_at(wanted: list[Tree], found: list[Tree], shape: Shape, rule: ListMap) -> Tree:
-    ours = {entry_key(entry, rule): entry for entry in wanted}
+    ours = {str(entry_key(entry, rule)): entry for entry in wanted}
     # `canonical` looks a tree up in itself.
-    live = ours if found is wanted else {entry_key(entry, rule): entry for entry in found}
+    live = ours if found is wanted else {str(entry_key(entry, rule)): entry for entry in found}
     return {
-        str(key): _fields_at(entry, live[key], shape.fields)
+        key: _fields_at(entry, live[key], shape.fields)
         for key, entry in ours.items()
         if key in live
     }

@@ -5,7 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from flexinfer.apply.intent import canonical, check_entries, clean_from, digest_of, values_at
+from flexinfer.apply.intent import (
+    canonical,
+    check_entries,
+    clean_from,
+    digest,
+    digest_of,
+    values_at,
+)
 from flexinfer.apply.memory import Outcome
 from flexinfer.apply.request import check_field_manager
 from flexinfer.client.protocol import Patch
@@ -47,19 +54,31 @@ class _Wish(NamedTuple):
     def _held_by(self, live: StoredObject) -> bytes:
         return encode_sorted(values_at(self.intent, {"status": _status_of(live)}, self.shape))
 
-    def is_all_of(self, status: Tree) -> bool:
-        """Tell whether *status* says this and nothing else, in whatever order."""
+    def is_all_of(self, status: Tree, asked: bytes) -> bool:
+        """Tell whether *status* says this and nothing else, in whatever order.
+
+        *asked* is what the property says, or empty where it was not worked out yet.
+        """
         if not status:
             return not self.intent["status"]
-        shown = canonical({"status": status}, self.shape)
-        return encode_sorted(shown) == encode_sorted(canonical(self.intent, self.shape))
+        return digest(canonical({"status": status}, self.shape)) == (asked or self.asked)
+
+    @property
+    def asked(self) -> bytes:
+        """Return the digest of what it means, in whatever order it is said."""
+        return digest(canonical(self.intent, self.shape))
 
 
 class _Written(NamedTuple):
-    """Remember what came of the last write: the object, and a digest of what the caller gave."""
+    """Remember what came of the last write: the object, and digests of what the caller gave.
+
+    `said` is to the letter, `asked` in whatever order. The latter is worked out for the first time
+    when the letter has changed, so the first time a new order is sent where others write as well.
+    """
 
     live: StoredObject
     said: bytes
+    asked: bytes
 
 
 class StatusWriter:
@@ -103,11 +122,12 @@ class StatusWriter:
         if last is not None and last.said == said and last.live.is_of(live.meta):
             return Outcome.UNCHANGED
         wish = _Wish.of(self._shape(resource), written, said)
-        if self._is_shown(wish, live, last):
-            self._memory[resource, key] = _Written(live, said)
+        asked = b"" if last is None else last.asked if last.said == said else wish.asked
+        if self._is_shown(wish, live, last, asked):
+            self._memory[resource, key] = _Written(live, said, asked)
             return Outcome.UNCHANGED
         answer = await self._send(resource, live, wish.intent)
-        self._memory[resource, key] = _Written(answer, said)
+        self._memory[resource, key] = _Written(answer, said, asked)
         is_same = answer.meta.resource_version == live.meta.resource_version
         return Outcome.UNCHANGED if is_same else Outcome.UPDATED
 
@@ -121,11 +141,18 @@ class StatusWriter:
             self._shapes[resource] = shape_of(structure)
         return self._shapes[resource]
 
-    def _is_shown(self, wish: _Wish, live: StoredObject, last: _Written | None) -> bool:
+    def _is_shown(
+        self, wish: _Wish, live: StoredObject, last: _Written | None, asked: bytes
+    ) -> bool:
         """Tell whether the live status says it already."""
-        if last is not None and last.said == wish.said and last.live.meta.uid == live.meta.uid:
+        if (
+            last is not None
+            and last.live.meta.uid == live.meta.uid
+            and (last.said == wish.said or last.asked == asked)
+        ):
             return wish.is_held_alike(last.live, live)
-        return wish.is_all_of({f: v for f, v in _status_of(live).items() if f not in self._foreign})
+        found = _status_of(live).items()
+        return wish.is_all_of({f: v for f, v in found if f not in self._foreign}, asked)
 
     async def _send(self, resource: Resource, live: StoredObject, intent: Tree) -> StoredObject:
         body = _bound_to(live.meta, resource, intent)

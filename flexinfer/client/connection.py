@@ -77,6 +77,7 @@ class Response:
         for part in self._head:
             with suppress(httptools.HttpParserError):  # of what follows this answer
                 fields.parser.feed_data(part)
+        del fields.parser  # which holds it
         return fields.named
 
     @property

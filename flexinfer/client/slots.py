@@ -19,6 +19,11 @@ class Slots:
         self._free = number
         self._waiters: deque[asyncio.Future[None]] = deque()
 
+    @property
+    def waiting(self) -> int:
+        """Return how many wait."""
+        return len(self._waiters)
+
     def take(self) -> bool:
         """Take a slot if one is free: then nobody waits."""
         if not self._free:
@@ -34,9 +39,11 @@ class Slots:
         self._waiters.append(waiter)
         try:
             await waiter
-        except asyncio.CancelledError:
-            if not waiter.cancelled():  # it was handed over in the same moment
+        except BaseException:
+            if waiter.done() and not waiter.cancelled():  # it was handed over in the same moment
                 self.give_back()
+            elif waiter in self._waiters:
+                self._waiters.remove(waiter)
             raise
 
     def give_back(self) -> None:

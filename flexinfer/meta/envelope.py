@@ -260,22 +260,37 @@ def decode_tree(data: bytes) -> Tree:
         raise DecodeError(msg) from None
 
 
+def read_back(written: bytes) -> Tree:
+    """Read what `encode` or `encode_sorted` wrote of a tree.
+
+    Raises RecursionError where `decode_tree` would cut what is too deep.
+    """
+    return _tree_decoder.decode(written)
+
+
 def decode_object(data: bytes) -> StoredObject:
     """Read one object's metadata and keep the bytes of the rest.
 
     Raises DecodeError when the JSON is cut or the metadata has the wrong types.
     """
+    fields = _fields_of(data)
+    return _stored(_meta_of(fields), fields)
+
+
+def _fields_of(data: bytes | msgspec.Raw) -> _Fields:
     try:
-        fields = _decode(_fields_decoder, data)
-        meta = _meta_of(fields)
+        return _decode(_fields_decoder, data)
     except msgspec.MsgspecError as error:
         msg = f"unreadable object: {error}"
         raise DecodeError(msg, field="metadata") from None
-    return _stored(meta, fields)
 
 
 def _meta_of(fields: _Fields) -> ObjectMeta:
-    return _decode(_meta_decoder, fields.get("metadata", b"{}"))
+    try:
+        return _decode(_meta_decoder, fields.get("metadata", b"{}"))
+    except msgspec.MsgspecError as error:
+        msg = f"unreadable object: {error}"
+        raise DecodeError(msg, field="metadata") from None
 
 
 def _stored(meta: ObjectMeta, fields: _Fields) -> StoredObject:
@@ -317,7 +332,7 @@ def decode_list(data: bytes) -> ListPage:
     for item in raw.items or ():
         try:
             items.append(_listed(item, shared))
-        except msgspec.MsgspecError:
+        except DecodeError:
             unreadable += 1
     return ListPage(items, raw.metadata.resource_version, raw.metadata.continue_, unreadable)
 
@@ -326,12 +341,12 @@ def _read_list(data: bytes) -> _RawList | _DoubtfulList:
     """Read all items at once; one by one when that fails, for it may be one that is to blame."""
     try:
         return _decode(_list_decoder, data)
-    except msgspec.ValidationError:
+    except msgspec.DecodeError:
         return _decode(_doubtful_list_decoder, data)
 
 
 def _listed(item: _Fields | msgspec.Raw, shared: dict[str, str]) -> StoredObject:
-    fields = item if isinstance(item, dict) else _decode(_fields_decoder, item)
+    fields = item if isinstance(item, dict) else _fields_of(item)
     meta = _meta_of(fields)
     for field in ("namespace", "creation_timestamp"):
         value = getattr(meta, field)
@@ -349,10 +364,10 @@ def decode_event(line: bytes, *, known: Known | None = None) -> WatchEvent:
         event = _decode(_event_decoder, line)
         if event.type == "ERROR":
             return WatchEvent("ERROR", status=_decode(_event_status_decoder, line).object)
-        meta = _meta_of(event.object)
     except msgspec.MsgspecError as error:
         msg = f"unreadable watch line: {error}"
         raise DecodeError(msg) from None
+    meta = _meta_of(event.object)
     same = None if known is None else known(meta)
     return WatchEvent(event.type, object=same or _stored(meta, event.object))
 

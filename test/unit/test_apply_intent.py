@@ -18,6 +18,7 @@ from flexinfer.kinds.immutable import ImmutableField, Policy, immutable_fields
 from flexinfer.kinds.persistentvolumeclaim import PersistentVolumeClaim
 from flexinfer.kinds.service import Service
 from flexinfer.kinds.structure import PLAIN, ListMap, Merge, shape_of, structure_of
+from flexinfer.meta.envelope import encode
 from flexinfer.meta.resource import GroupVersionKind, Resource
 
 if TYPE_CHECKING:
@@ -55,6 +56,19 @@ def test_cleaning_leaves_out_none_alone_and_never_touches_its_input(tree: Tree) 
     assert clean(cleaned) == cleaned
     if not has_none(tree):
         assert cleaned == tree
+
+
+def test_an_intent_that_is_too_deep_is_refused_and_not_cut() -> None:
+    refused = 0
+    for depth in range(400, 1100):
+        intent: Tree = {"leaf": "ours"}
+        for _ in range(depth):
+            intent = {"a": intent}
+        try:
+            assert encode(clean(intent)) == encode(intent)
+        except RecursionError:
+            refused += 1
+    assert refused
 
 
 def test_what_is_empty_is_an_opinion() -> None:
@@ -156,6 +170,20 @@ def test_atomic_lists_and_maps_are_taken_whole_and_sets_value_by_value() -> None
 
 def test_a_value_of_another_type_is_taken_as_it_is() -> None:
     assert values_at({"a": {"b": 1}, "c": [1]}, {"a": "x", "c": {}}, PLAIN) == {"a": "x", "c": {}}
+
+
+ODD: list[list[Any]] = [["x"], [None], [{"type": ["q"]}], [{}, 7], [[]]]
+
+
+@pytest.mark.parametrize("found", ODD)
+def test_a_list_that_holds_what_its_schema_forbids_is_looked_at_all_the_same(
+    found: list[Any],
+) -> None:
+    shape = shape_of(structure_of(JOB) | {"status.names": Merge.SET})
+    ours = {"status": {"conditions": [{"type": "Ready"}], "names": ["a"]}}
+    live = {"status": {"conditions": found, "names": [*found, "a", 1, "a"]}}
+    assert digest(values_at(ours, live, shape)) != digest(canonical(ours, shape))
+    assert digest(canonical(live, shape)) != digest(canonical(ours, shape))
 
 
 @given(st.permutations(["Ready", "Cached", "Schedulable"]), st.permutations(["x", "y", "z"]))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,6 +41,20 @@ some_conditions = st.builds(
     reason=st.sampled_from(["A", "B"]),
     last_transition_time=times,
 )
+
+
+def test_a_status_that_is_a_plain_word_flips_as_the_member_does() -> None:
+    found = [condition("Ready", ConditionStatus.TRUE, last_transition_time=NOW)]
+
+    def set_to(word: str) -> datetime:
+        status: Any = word
+        made = conditions.set_condition(
+            found, "Ready", status, reason="Other", observed_generation=2, now=LATER
+        )
+        return made[0].last_transition_time
+
+    assert set_to("True") == NOW.replace(microsecond=0)
+    assert set_to("False") == LATER.replace(microsecond=0)
 
 
 @given(st.lists(some_conditions), some_conditions, times, times)

@@ -19,6 +19,13 @@ def test_an_item_that_is_no_object_is_left_out_and_counted(item: bytes) -> None:
     assert (page.resource_version, page.unreadable) == ("7", 1)
 
 
+@pytest.mark.parametrize("item", [b"5", b'{"sp\xffec":1}', b'{"metadata":{"name":"\xff"}}'])
+def test_one_item_is_not_all_of_a_list_that_says_little(item: bytes) -> None:
+    page = decode_list(b'{"items":[%s,%s]}' % (PLAIN, item))
+    assert [stored.meta.name for stored in page.items] == ["a"]
+    assert (page.resource_version, page.unreadable) == ("", 1)
+
+
 @pytest.mark.parametrize("data", [b'{"items":{}}', b'{"items":[{}],"metadata":[]}', b"[]"])
 def test_what_is_no_list_is_refused(data: bytes) -> None:
     with pytest.raises(DecodeError, match="unreadable list"):
@@ -46,6 +53,12 @@ def test_a_part_is_a_field_of_the_object_and_not_one_inside_it() -> None:
 def test_a_line_that_is_no_event_is_refused(line: bytes) -> None:
     with pytest.raises(DecodeError, match="unreadable watch line"):
         decode_event(line)
+
+
+def test_an_event_whose_metadata_cannot_be_read_says_so() -> None:
+    with pytest.raises(DecodeError, match="unreadable object") as caught:
+        decode_event(b'{"type":"ADDED","object":{"metadata":{"labels":null}}}')
+    assert caught.value.field == "metadata"
 
 
 def test_an_event_of_what_is_known_is_that_very_object() -> None:

@@ -79,6 +79,18 @@ async def test_a_slot_that_was_handed_to_a_cancelled_waiter_is_free_again() -> N
     assert crowd.slots.take()
 
 
+async def test_who_gave_up_leaves_nothing_behind() -> None:
+    slots = Slots(1)
+    assert slots.take()
+    for _ in range(100):
+        waiting = slots.wait()
+        waiting.send(None)
+        waiting.close()
+    assert not slots.waiting
+    slots.give_back()
+    assert slots.take()
+
+
 @given(st.integers(1, 3), st.lists(st.sampled_from(["take", "give", "cancel", "turn"])))
 def test_there_are_never_more_nor_fewer_than_there_are(number: int, steps: list[str]) -> None:
     anyio.run(play, number, steps)

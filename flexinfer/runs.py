@@ -13,9 +13,12 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flexinfer.meta.envelope import StoredObject
     from flexinfer.meta.resource import NamespacedName
 
-__all__ = ["Run", "begin", "current"]
+__all__ = ["Run", "Writing", "begin", "current"]
 
 _PROCESS_ID = secrets.token_hex(4)
 _numbers = itertools.count(1)
@@ -43,6 +46,25 @@ class Run:
             "name": self._key.name,
             "reconcile_id": f"{_PROCESS_ID}-{self._number:x}",
         }
+
+
+class Writing:
+    """Be one write of a run, from when it is sent until the server has answered or failed to."""
+
+    __slots__ = ("_listeners", "run")
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._listeners: list[Callable[[StoredObject | None], None]] = []
+
+    def when_ended(self, listener: Callable[[StoredObject | None], None]) -> None:
+        """Call *listener* with the answer, or with None when there is none."""
+        self._listeners.append(listener)
+
+    def ended(self, answer: StoredObject | None) -> None:
+        """Tell everybody who asked."""
+        for listener in self._listeners:
+            listener(answer)
 
 
 _current: ContextVar[Run | None] = ContextVar("flexinfer_run", default=None)

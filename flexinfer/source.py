@@ -9,6 +9,7 @@ informer goes on.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import Counter
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from flexinfer.cache.informer import Informer
     from flexinfer.handler import Handler
-    from flexinfer.meta.envelope import ObjectMeta
+    from flexinfer.meta.envelope import ObjectMeta, StoredObject
     from flexinfer.reconcile import Request
     from flexinfer.workqueue import WorkQueue
 
@@ -65,7 +66,7 @@ class Reasons:
     def note(self, request: Request, kind: str, event: Event) -> None:
         """Remember that *event*, of an object of *kind*, enqueued *request*."""
         if len(self._first) < _MAX_REASONS:
-            seen = event.new if isinstance(event, UpdateEvent) else event.object
+            seen = event.object if isinstance(event, DeleteEvent) else _seen(event)
             self._first.setdefault(request, Reason(_VERBS[type(event)], kind, seen.meta))
 
     def take(self, request: Request) -> Reason | str:
@@ -106,6 +107,7 @@ class Source:
         filtered = metrics.filtered.labels(controller)
         failures = _Failures(controller, self._informer, metrics.failed)
         kind = str(self._informer.resource)
+        feed = _Feed(queue, controller=controller, kind=kind, reasons=reasons)
 
         def on_event(event: Event) -> None:
             try:
@@ -119,15 +121,55 @@ class Source:
             except Exception as error:  # noqa: BLE001 - the author's code must not end the informer
                 failures.note("handler", error)
                 return
-            priority = priority_of(event)
-            echo_of = None if self._echoes or isinstance(event, DeleteEvent) else event.echo_of
             for request in requests:
-                if echo_of is not None and echo_of.is_of(controller, request):
-                    continue
-                reasons.note(request, kind, event)
-                queue.add(request, priority=priority)
+                if self._echoes or isinstance(event, DeleteEvent):
+                    feed.add(request, event)
+                else:
+                    feed.add_news(request, event)
 
+        if not self._echoes:
+            self._informer.under_way.ask()
         self._informer.add_handler(on_event)
+
+
+class _Feed:
+    """Queue names for one controller, each with why."""
+
+    def __init__(
+        self, queue: WorkQueue[Request], *, controller: str, kind: str, reasons: Reasons
+    ) -> None:
+        self._queue = queue
+        self._controller = controller
+        self._kind = kind
+        self._reasons = reasons
+
+    def add(self, request: Request, event: Event) -> None:
+        self._reasons.note(request, self._kind, event)
+        self._queue.add(request, priority=priority_of(event))
+
+    def add_news(self, request: Request, event: CreateEvent | UpdateEvent) -> None:
+        """Queue a name unless its own reconcile wrote the state.
+
+        That may be what a write of it that is under way turns out to have done: then the name is
+        being reconciled, and nothing is lost by waiting for the answer.
+        """
+        if event.echo_of is not None and event.echo_of.is_of(self._controller, request):
+            return
+        for write in event.under_way:
+            if write.run.is_of(self._controller, request):
+                write.when_ended(partial(self._add_unless_answered, request, event))
+                return
+        self.add(request, event)
+
+    def _add_unless_answered(
+        self, request: Request, event: CreateEvent | UpdateEvent, answer: StoredObject | None
+    ) -> None:
+        if answer is None or not answer.is_of(_seen(event).meta):
+            self.add(request, event)
+
+
+def _seen(event: CreateEvent | UpdateEvent) -> StoredObject:
+    return event.new if isinstance(event, UpdateEvent) else event.object
 
 
 class _Failures:

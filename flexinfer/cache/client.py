@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from flexinfer.client.protocol import Client, Propagation
 from flexinfer.errors import CacheNotSyncedError, ConfigurationError
 from flexinfer.meta.envelope import stored_from
+from flexinfer.meta.resource import NamespacedName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
     from flexinfer.cache.informer import Informer
     from flexinfer.cache.informers import Informers
+    from flexinfer.cache.underway import Tell
     from flexinfer.client.protocol import Patch
     from flexinfer.meta.envelope import StoredObject, Tree
     from flexinfer.meta.object import Object
-    from flexinfer.meta.resource import NamespacedName, Resource
+    from flexinfer.meta.resource import Resource
     from flexinfer.meta.selector import Selector
 
     T = TypeVar("T", bound=Object)
@@ -111,7 +114,8 @@ class CacheClient:
 
     async def create(self, resource: Resource, intent: Tree, *, field_manager: str) -> StoredObject:
         """Create an object; raise AlreadyExistsError when the name is taken."""
-        stored = await self._direct.create(resource, intent, field_manager=field_manager)
+        with self._writing(resource, intent) as tell:
+            stored = tell(await self._direct.create(resource, intent, field_manager=field_manager))
         return self._wrote(resource, stored)
 
     async def apply(
@@ -124,9 +128,16 @@ class CacheClient:
         subresource: str = "",
     ) -> StoredObject:
         """Send a server-side apply and return the server's answer."""
-        stored = await self._direct.apply(
-            resource, intent, field_manager=field_manager, force=force, subresource=subresource
-        )
+        with self._writing(resource, intent) as tell:
+            stored = tell(
+                await self._direct.apply(
+                    resource,
+                    intent,
+                    field_manager=field_manager,
+                    force=force,
+                    subresource=subresource,
+                )
+            )
         return self._wrote(resource, stored, subresource)
 
     async def patch(
@@ -140,14 +151,17 @@ class CacheClient:
         subresource: str = "",
     ) -> StoredObject:
         """Send a JSON patch or a merge patch and return the server's answer."""
-        stored = await self._direct.patch(
-            resource,
-            key,
-            patch,
-            content_type=content_type,
-            field_manager=field_manager,
-            subresource=subresource,
-        )
+        with self._informers.under_way(resource).write(key) as tell:
+            stored = tell(
+                await self._direct.patch(
+                    resource,
+                    key,
+                    patch,
+                    content_type=content_type,
+                    field_manager=field_manager,
+                    subresource=subresource,
+                )
+            )
         return self._wrote(resource, stored, subresource)
 
     async def delete(
@@ -192,6 +206,11 @@ class CacheClient:
             need = "needs a namespace" if resource.namespaced else "is cluster-scoped, without one"
             raise ConfigurationError(f"{resource.kind} {need}: the key is {str(key)!r}")
         return self._reader(resource, key.namespace)
+
+    def _writing(self, resource: Resource, intent: Tree) -> AbstractContextManager[Tell]:
+        metadata = intent.get("metadata", {})
+        key = NamespacedName(metadata.get("namespace", ""), metadata.get("name", ""))
+        return self._informers.under_way(resource).write(key)
 
     def _holders(self, resource: Resource, namespace: str) -> Sequence[Informer]:
         informers = self._informers.of(resource)

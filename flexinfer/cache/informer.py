@@ -15,6 +15,7 @@ from flexinfer.cache.reflector import Reflector
 from flexinfer.cache.selection import Selection
 from flexinfer.cache.store import Store, changes
 from flexinfer.cache.timing import Timing
+from flexinfer.cache.underway import UnderWay
 from flexinfer.errors import CacheNotSyncedError, ConfigurationError
 from flexinfer.event import CreateEvent, DeleteEvent
 from flexinfer.meta.object import Object
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from flexinfer.meta.envelope import ObjectMeta, StoredObject
     from flexinfer.meta.resource import NamespacedName, Resource
     from flexinfer.meta.selector import Selector
-    from flexinfer.runs import Run
+    from flexinfer.runs import Run, Writing
 
     EventHandler = Callable[[Event], object]
 
@@ -64,7 +65,7 @@ class Informer:
     newer. Handlers hear of what the server said, in its order, one event at a time.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - two places, the rest by keyword
         self,
         transport: ListWatchTransport,
         resource: Resource,
@@ -73,6 +74,7 @@ class Informer:
         labels: Selector | None = None,
         fields: str = "",
         options: InformerOptions | None = None,
+        under_way: UnderWay | None = None,
     ) -> None:
         options = options or InformerOptions()
         self.selection = Selection(resource, namespace, labels, fields)
@@ -86,6 +88,7 @@ class Informer:
         self._handlers: tuple[EventHandler, ...] = ()
         self._burst = log.Burst(self._timing.clock)
         self._missing: set[NamespacedName] = set()
+        self.under_way = under_way or UnderWay()
         self._went_back = False
         self._synced = anyio.Event()
         self.has_synced = False
@@ -261,7 +264,9 @@ class Informer:
         if event_type == "DELETED":
             self._remove(key, item)
         else:
-            self._observe(key, item, echo_of=self._own.writer_of(key, item))
+            echo_of = self._own.writer_of(key, item)
+            under_way = self.under_way.writes.get(key, ())
+            self._observe(key, item, echo_of=echo_of, under_way=under_way)
         self._own.passed(item.meta.resource_version)
 
     def bookmarked(self, resource_version: str) -> None:
@@ -269,7 +274,12 @@ class Informer:
         self._own.bookmarked(resource_version)
 
     def _observe(
-        self, key: NamespacedName, item: StoredObject, *, echo_of: Run | None = None
+        self,
+        key: NamespacedName,
+        item: StoredObject,
+        *,
+        echo_of: Run | None = None,
+        under_way: tuple[Writing, ...] = (),
     ) -> None:
         old = self._own.known(key)
         if self._went_back and old is not None:
@@ -279,7 +289,8 @@ class Informer:
                 CreateEvent(item),
             )
         else:
-            events = changes(old, item, is_initial=not self.has_synced, echo_of=echo_of)
+            is_initial = not self.has_synced
+            events = changes(old, item, is_initial=is_initial, echo_of=echo_of, under_way=under_way)
         if not events:
             return
         self._own.observe(key, item)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from anyio import TASK_STATUS_IGNORED
 
 from flexinfer.cache.informer import Informer, InformerOptions
 from flexinfer.cache.selection import Selection
+from flexinfer.cache.underway import UnderWay
 from flexinfer.errors import CacheNotSyncedError, ConfigurationError, FlexInferError
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class Informers:
         self._options = options or InformerOptions()
         self._by_resource: dict[Resource, list[Informer]] = {}
         self._whole: dict[Resource, Informer] = {}  # those that hold all objects of a kind
+        self._under_way: defaultdict[Resource, UnderWay] = defaultdict(UnderWay)
         self._group: TaskGroup | None = None
 
     def __iter__(self) -> Iterator[Informer]:
@@ -65,6 +68,7 @@ class Informers:
             labels=labels,
             fields=fields,
             options=self._options,
+            under_way=self._under_way[resource],
         )
         self._by_resource.setdefault(resource, []).append(made)
         if made.selection.is_everything:
@@ -72,6 +76,10 @@ class Informers:
         if self._group is not None:
             self._start(self._group, made)
         return made
+
+    def under_way(self, resource: Resource) -> UnderWay:
+        """Return the writes to one kind that are under way."""
+        return self._under_way[resource]
 
     def of(self, resource: Resource) -> Sequence[Informer]:
         """Return the informers of one kind."""

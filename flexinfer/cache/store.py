@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flexinfer.event import Event
     from flexinfer.meta.envelope import StoredObject
     from flexinfer.meta.resource import NamespacedName
-    from flexinfer.runs import Run
+    from flexinfer.runs import Run, Writing
 
     IndexFunc = Callable[[StoredObject], Iterable[str]]
     IndexErrorHandler = Callable[[str, NamespacedName, Exception], None]
@@ -33,6 +33,7 @@ def changes(
     *,
     is_initial: bool = False,
     echo_of: Run | None = None,
+    under_way: tuple[Writing, ...] = (),
 ) -> tuple[Event, ...]:
     """Say what happened between two states of one name; *echo_of* is who wrote the new one.
 
@@ -40,12 +41,12 @@ def changes(
     another object.
     """
     if old is None:
-        return (CreateEvent(new, is_initial, echo_of),)
+        return (CreateEvent(new, is_initial, echo_of, under_way),)
     if old.meta.uid != new.meta.uid:
-        return (DeleteEvent(old), CreateEvent(new, is_initial, echo_of))
+        return (DeleteEvent(old), CreateEvent(new, is_initial, echo_of, under_way))
     if old.meta.resource_version == new.meta.resource_version:
         return ()
-    return (UpdateEvent(old, new, echo_of),)
+    return (UpdateEvent(old, new, echo_of, under_way),)
 
 
 class Store:

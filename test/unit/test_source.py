@@ -256,6 +256,93 @@ async def test_another_object_of_the_name_and_version_is_no_echo() -> None:
     assert await bench.drain() == [(Request("ns", "a"), 0)]
 
 
+class Overtaken:
+    """Be a write to the object `a` whose events may come before its answer."""
+
+    def __init__(self, bench: Bench, controller: str = "test", name: str = "a") -> None:
+        self.bench = bench
+        self.context = contextvars.copy_context()
+        self.context.run(runs.begin, controller, Request("ns", name))
+        self.block = self.context.run(bench.informer.under_way.write, Request("ns", "a"))
+        self.tell = self.block.__enter__()
+
+    def end(self, answer: StoredObject | None) -> None:
+        """End it with an answer, or without one."""
+        if answer is not None:
+            self.tell(answer)
+        self.block.__exit__(None, None, None)
+        if answer is not None:
+            self.context.run(self.bench.informer.wrote, answer)
+
+
+@pytest.mark.parametrize("event", ["ADDED", "MODIFIED"])
+async def test_an_event_that_overtakes_its_answer_is_an_echo_all_the_same(event: str) -> None:
+    bench = Bench(echoes=False)
+    bench.start()
+    bench.sync(*([stored("a", 1)] if event == "MODIFIED" else []))
+    await bench.drain()
+    write = Overtaken(bench)
+    bench.informer.changed(event, stored("a", 3))
+    assert await bench.drain() == []
+    write.end(stored("a", 3))
+    assert await bench.drain() == []
+    bench.informer.changed("MODIFIED", stored("a", 4))
+    assert await bench.drain() == [(Request("ns", "a"), 0)]
+
+
+@pytest.mark.parametrize("answer", [None, 5])
+async def test_what_others_wrote_while_a_write_was_under_way_is_heard_at_its_end(
+    answer: int | None,
+) -> None:
+    bench = Bench(echoes=False)
+    bench.start()
+    bench.sync(stored("a", 1))
+    await bench.drain()
+    write = Overtaken(bench)
+    bench.informer.changed("MODIFIED", stored("a", 3))
+    write.end(None if answer is None else stored("a", answer))
+    assert await bench.drain() == [(Request("ns", "a"), 0)]
+
+
+@pytest.mark.parametrize(("controller", "name"), [("other", "a"), ("test", "b")])
+async def test_who_does_not_write_waits_for_no_answer(controller: str, name: str) -> None:
+    bench = Bench(echoes=False)
+    bench.start()
+    bench.sync()
+    write = Overtaken(bench, controller, name)
+    bench.informer.changed("ADDED", stored("a", 3))
+    assert await bench.drain() == [(Request("ns", "a"), 0)]
+    write.end(stored("a", 3))
+    assert await bench.drain() == []
+
+
+async def test_of_two_writes_each_ends_for_itself_and_a_delete_is_heard_at_once() -> None:
+    bench = Bench(echoes=False)
+    bench.start()
+    bench.sync()
+    first, second = Overtaken(bench, "other"), Overtaken(bench)
+    bench.informer.changed("ADDED", stored("a", 3))
+    first.end(stored("a", 2))
+    assert await bench.drain() == []
+    bench.informer.changed("DELETED", stored("a", 4))
+    assert await bench.drain() == [(Request("ns", "a"), 0)]
+    second.end(stored("a", 3))
+    assert await bench.drain() == []
+    assert not bench.informer.under_way.writes
+
+
+async def test_nobody_takes_note_of_writes_that_nobody_asks_for() -> None:
+    bench = Bench()
+    bench.start()
+    write = Overtaken(bench)
+    assert not bench.informer.under_way.writes
+    write.end(stored("a", 3))
+    asked = Bench(echoes=False)
+    asked.start()
+    with asked.informer.under_way.write(Request("ns", "a")):  # of no run
+        assert not asked.informer.under_way.writes
+
+
 async def test_a_list_brings_no_echoes_for_it_skips_what_others_wrote() -> None:
     bench = Bench(echoes=False)
     bench.start()

@@ -128,7 +128,7 @@ class Source:
                     feed.add_news(request, event)
 
         if not self._echoes:
-            self._informer.under_way.ask()
+            self._informer.under_way.is_asked = True
         self._informer.add_handler(on_event)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from flexinfer.client.protocol import Client, Propagation
@@ -11,12 +12,10 @@ from flexinfer.meta.envelope import stored_from
 from flexinfer.meta.resource import NamespacedName
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Sequence
 
     from flexinfer.cache.informer import Informer
     from flexinfer.cache.informers import Informers
-    from flexinfer.cache.underway import Tell
     from flexinfer.client.protocol import Patch
     from flexinfer.meta.envelope import StoredObject, Tree
     from flexinfer.meta.object import Object
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from flexinfer.meta.selector import Selector
 
     T = TypeVar("T", bound=Object)
+    End = Callable[[StoredObject | None], None]
 
 __all__ = ["CacheClient"]
 
@@ -114,8 +114,13 @@ class CacheClient:
 
     async def create(self, resource: Resource, intent: Tree, *, field_manager: str) -> StoredObject:
         """Create an object; raise AlreadyExistsError when the name is taken."""
-        with self._writing(resource, intent) as tell:
-            stored = tell(await self._direct.create(resource, intent, field_manager=field_manager))
+        end = self._begin(resource, intent)
+        stored = None
+        try:
+            stored = await self._direct.create(resource, intent, field_manager=field_manager)
+        finally:
+            if end is not None:
+                end(stored)
         return self._wrote(resource, stored)
 
     async def apply(
@@ -128,16 +133,15 @@ class CacheClient:
         subresource: str = "",
     ) -> StoredObject:
         """Send a server-side apply and return the server's answer."""
-        with self._writing(resource, intent) as tell:
-            stored = tell(
-                await self._direct.apply(
-                    resource,
-                    intent,
-                    field_manager=field_manager,
-                    force=force,
-                    subresource=subresource,
-                )
+        end = self._begin(resource, intent)
+        stored = None
+        try:
+            stored = await self._direct.apply(
+                resource, intent, field_manager=field_manager, force=force, subresource=subresource
             )
+        finally:
+            if end is not None:
+                end(stored)
         return self._wrote(resource, stored, subresource)
 
     async def patch(
@@ -151,17 +155,20 @@ class CacheClient:
         subresource: str = "",
     ) -> StoredObject:
         """Send a JSON patch or a merge patch and return the server's answer."""
-        with self._informers.under_way(resource).write(key) as tell:
-            stored = tell(
-                await self._direct.patch(
-                    resource,
-                    key,
-                    patch,
-                    content_type=content_type,
-                    field_manager=field_manager,
-                    subresource=subresource,
-                )
+        end = self._begin(resource, {"metadata": key._asdict()})
+        stored = None
+        try:
+            stored = await self._direct.patch(
+                resource,
+                key,
+                patch,
+                content_type=content_type,
+                field_manager=field_manager,
+                subresource=subresource,
             )
+        finally:
+            if end is not None:
+                end(stored)
         return self._wrote(resource, stored, subresource)
 
     async def delete(
@@ -207,10 +214,15 @@ class CacheClient:
             raise ConfigurationError(f"{resource.kind} {need}: the key is {str(key)!r}")
         return self._reader(resource, key.namespace)
 
-    def _writing(self, resource: Resource, intent: Tree) -> AbstractContextManager[Tell]:
+    def _begin(self, resource: Resource, intent: Tree) -> End | None:
+        """Take note of a write for whoever asked; what is returned is to be told of its end."""
+        under_way = self._informers.under_way(resource)
+        if not under_way.is_asked:
+            return None
         metadata = intent.get("metadata", {})
         key = NamespacedName(metadata.get("namespace", ""), metadata.get("name", ""))
-        return self._informers.under_way(resource).write(key)
+        write = under_way.begin(key)
+        return None if write is None else partial(under_way.end, key, write)
 
     def _holders(self, resource: Resource, namespace: str) -> Sequence[Informer]:
         informers = self._informers.of(resource)

@@ -7,55 +7,38 @@ has come: whoever wants to know hears of the writes that are under way, and wait
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from flexinfer import runs
 from flexinfer.runs import Writing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from flexinfer.meta.envelope import StoredObject
     from flexinfer.meta.resource import NamespacedName
 
-    Tell = Callable[[StoredObject], StoredObject]
-
-_UNASKED: AbstractContextManager[Tell] = nullcontext(lambda answer: answer)
-
 
 class UnderWay:
-    """Take note of the writes of runs, once somebody has asked for them: till then it is free.
+    """Take note of the writes of runs, once somebody has asked for them (`is_asked`).
 
     `writes` are those to each object.
     """
 
     def __init__(self) -> None:
         self.writes: dict[NamespacedName, tuple[Writing, ...]] = {}
-        self._is_asked = False
+        self.is_asked = False
 
-    def ask(self) -> None:
-        """Take note from now on."""
-        self._is_asked = True
-
-    def write(self, key: NamespacedName) -> AbstractContextManager[Tell]:
-        """Be under way for as long as the block; what it gets is to be called with the answer."""
-        run = runs.current() if self._is_asked else None
-        return _UNASKED if run is None else self._note(key, Writing(run))
-
-    @contextmanager
-    def _note(self, key: NamespacedName, write: Writing) -> Iterator[Tell]:
-        answers: list[StoredObject] = []
-
-        def tell(answer: StoredObject) -> StoredObject:
-            answers.append(answer)
-            return answer
-
+    def begin(self, key: NamespacedName) -> Writing | None:
+        """Take note that this run writes to an object; `end` must follow. None outside of a run."""
+        run = runs.current()
+        if run is None:
+            return None
+        write = Writing(run)
         self.writes[key] = (*self.writes.get(key, ()), write)
-        try:
-            yield tell
-        finally:
-            left = tuple(other for other in self.writes.pop(key) if other is not write)
-            if left:
-                self.writes[key] = left
-            write.ended(answers[0] if answers else None)
+        return write
+
+    def end(self, key: NamespacedName, write: Writing, answer: StoredObject | None) -> None:
+        """Take note of the answer, None when there is none, and tell whoever waited for it."""
+        left = tuple(other for other in self.writes.pop(key) if other is not write)
+        if left:
+            self.writes[key] = left
+        write.ended(answer)

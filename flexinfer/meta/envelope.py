@@ -93,7 +93,8 @@ class ObjectMeta(_Wire, frozen=True):
     @property
     def key(self) -> NamespacedName:
         """Return the object's name within its kind."""
-        return NamespacedName(self.namespace, self.name)
+        # Asked for with every event; a NamedTuple's own constructor is one function more.
+        return tuple.__new__(NamespacedName, (self.namespace, self.name))
 
     @property
     def controller(self) -> OwnerReference | None:

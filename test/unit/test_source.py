@@ -263,14 +263,13 @@ class Overtaken:
         self.bench = bench
         self.context = contextvars.copy_context()
         self.context.run(runs.begin, controller, Request("ns", name))
-        self.block = self.context.run(bench.informer.under_way.write, Request("ns", "a"))
-        self.tell = self.block.__enter__()
+        self.key = Request("ns", "a")
+        self.write = self.context.run(bench.informer.under_way.begin, self.key)
 
     def end(self, answer: StoredObject | None) -> None:
         """End it with an answer, or without one."""
-        if answer is not None:
-            self.tell(answer)
-        self.block.__exit__(None, None, None)
+        assert self.write is not None
+        self.bench.informer.under_way.end(self.key, self.write, answer)
         if answer is not None:
             self.context.run(self.bench.informer.wrote, answer)
 
@@ -331,16 +330,13 @@ async def test_of_two_writes_each_ends_for_itself_and_a_delete_is_heard_at_once(
     assert not bench.informer.under_way.writes
 
 
-async def test_nobody_takes_note_of_writes_that_nobody_asks_for() -> None:
-    bench = Bench()
-    bench.start()
-    write = Overtaken(bench)
-    assert not bench.informer.under_way.writes
-    write.end(stored("a", 3))
-    asked = Bench(echoes=False)
-    asked.start()
-    with asked.informer.under_way.write(Request("ns", "a")):  # of no run
-        assert not asked.informer.under_way.writes
+async def test_who_wants_no_echoes_asks_for_the_writes_of_runs() -> None:
+    for echoes in (True, False):
+        bench = Bench(echoes=echoes)
+        bench.start()
+        assert bench.informer.under_way.is_asked is not echoes
+        assert bench.informer.under_way.begin(Request("ns", "a")) is None  # of no run
+        assert not bench.informer.under_way.writes
 
 
 async def test_a_list_brings_no_echoes_for_it_skips_what_others_wrote() -> None:

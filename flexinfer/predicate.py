@@ -30,7 +30,9 @@ Predicate = Callable[[Event], bool]
 
 def admits(predicate: Predicate | None, event: Event) -> bool:
     """Ask *predicate* about *event*, unless it is a delete or changes the UID: those pass."""
-    if predicate is None or isinstance(event, DeleteEvent) or _is_other_object(event):
+    if predicate is None or isinstance(event, DeleteEvent):
+        return True
+    if isinstance(event, UpdateEvent) and event.old.meta.uid != event.new.meta.uid:
         return True
     return predicate(event)
 

@@ -183,7 +183,7 @@ class Reflector:
             for item in page.items:
                 if self._slice.is_over():
                     await self._slice.pause()
-                if _is_readable(item):
+                if item.meta.name and item.meta.resource_version:
                     self._sink.listed(item)
                     items += 1
                 else:
@@ -316,14 +316,15 @@ class Reflector:
 
     def _take_event(self, event: WatchEvent) -> str:
         item = event.object
-        if item is not None and event.type in _CHANGES and _is_readable(item):
+        version = "" if item is None else item.meta.resource_version
+        if item is not None and event.type in _CHANGES and version and item.meta.name:
             self._sink.changed(event.type, item)
-        elif item is not None and event.type == "BOOKMARK" and item.meta.resource_version:
-            self._sink.bookmarked(item.meta.resource_version)
+        elif version and event.type == "BOOKMARK":
+            self._sink.bookmarked(version)
         else:
             self._skip("watch event", 1, type=event.type)
             return ""
-        self._revision = item.meta.resource_version
+        self._revision = version
         return event.type
 
     async def _recover(self, verb: str, error: FlexInferError) -> None:
@@ -376,7 +377,3 @@ class Reflector:
                 left_out=self._burst.take_suppressed(),
                 **values,
             )
-
-
-def _is_readable(item: StoredObject) -> bool:
-    return bool(item.meta.name and item.meta.resource_version)

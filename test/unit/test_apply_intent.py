@@ -256,6 +256,11 @@ def test_one_port_number_under_two_protocols_and_repeats_in_atomic_lists_are_fin
     check_entries(pod(containers=[container], tolerations=[{}, {}]), SHAPE)
 
 
+def test_what_is_of_another_type_is_for_the_server_to_refuse() -> None:
+    check_entries(pod(containers="x", volumes=7), SHAPE)
+    check_entries({"spec": "x"}, SHAPE)
+
+
 def deployment(selector: dict[str, str], labels: dict[str, str]) -> Tree:
     template = {"metadata": {"labels": labels}}
     return {"spec": {"selector": {"matchLabels": selector}, "template": template}}

@@ -12,7 +12,7 @@ from flexinfer.meta.envelope import stored_from
 from flexinfer.meta.resource import NamespacedName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from flexinfer.cache.informer import Informer
     from flexinfer.cache.informers import Informers
@@ -114,7 +114,7 @@ class CacheClient:
 
     async def create(self, resource: Resource, intent: Tree, *, field_manager: str) -> StoredObject:
         """Create an object; raise AlreadyExistsError when the name is taken."""
-        end = self._begin(resource, intent)
+        end = self._begin(resource, intent.get("metadata", {}))
         stored = None
         try:
             stored = await self._direct.create(resource, intent, field_manager=field_manager)
@@ -133,7 +133,7 @@ class CacheClient:
         subresource: str = "",
     ) -> StoredObject:
         """Send a server-side apply and return the server's answer."""
-        end = self._begin(resource, intent)
+        end = self._begin(resource, intent.get("metadata", {}))
         stored = None
         try:
             stored = await self._direct.apply(
@@ -155,7 +155,7 @@ class CacheClient:
         subresource: str = "",
     ) -> StoredObject:
         """Send a JSON patch or a merge patch and return the server's answer."""
-        end = self._begin(resource, {"metadata": key._asdict()})
+        end = self._begin(resource, key._asdict())
         stored = None
         try:
             stored = await self._direct.patch(
@@ -214,12 +214,11 @@ class CacheClient:
             raise ConfigurationError(f"{resource.kind} {need}: the key is {str(key)!r}")
         return self._reader(resource, key.namespace)
 
-    def _begin(self, resource: Resource, intent: Tree) -> End | None:
+    def _begin(self, resource: Resource, metadata: Mapping[str, str]) -> End | None:
         """Take note of a write for whoever asked; what is returned is to be told of its end."""
         under_way = self._informers.under_way(resource)
         if not under_way.is_asked:
             return None
-        metadata = intent.get("metadata", {})
         key = NamespacedName(metadata.get("namespace", ""), metadata.get("name", ""))
         write = under_way.begin(key)
         return None if write is None else partial(under_way.end, key, write)

@@ -39,3 +39,34 @@ def test_a_process_runs_on_uvloop_where_there_is_one(before: str, module: str) -
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.splitlines() == [f"{module} True said", "True"]
+
+
+_POLICY = """
+import os
+{before}
+from flexinfer import loop
+
+async def main():
+    print(os.sched_getscheduler(0) == os.SCHED_BATCH)
+
+loop.run(main)
+"""
+
+_REFUSED = """
+def refuse(*_):
+    raise PermissionError(1, "Operation not permitted")
+
+os.sched_setscheduler = refuse
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the policy is Linux's")
+@pytest.mark.parametrize(
+    ("before", "is_batch"), [("", "True"), (_REFUSED, "False")], ids=["granted", "refused"]
+)
+def test_a_process_interrupts_no_other_where_it_may_say_so(before: str, is_batch: str) -> None:
+    program = _POLICY.format(before=before)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == [is_batch]

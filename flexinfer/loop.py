@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a process of ours runs: its event loop, its turn on the CPU, how often it collects garbage."""
+"""How a process of ours runs: its event loop, its turn on the CPU, its garbage collector."""
 
 from __future__ import annotations
 

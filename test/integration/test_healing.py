@@ -193,7 +193,7 @@ def nothing_of(plane: ControlPlane, name: str) -> None:
         assert name not in names, path
     for path in (REPLICA_SETS, PODS):
         made = plane.admin.get(path, labelSelector=f"flexinfer.ai/model={name}")["items"]
-        # A pod that is being deleted waits for its simulated kubelet, which may have lost its watch.
+        # A pod that is being deleted waits for its simulated kubelet, which may be deaf meanwhile.
         assert [item for item in made if "deletionTimestamp" not in item["metadata"]] == [], path
 
 

@@ -40,10 +40,17 @@ def announce(recorder: EventRecorder) -> RevertObserver:
 
 
 def _note(change: Reverted) -> str:
-    what = f"{change.resource.kind} {change.meta.name}"
+    what = f"{change.resource.kind} {_name(change)}"
     if not change.claims:
         return f"{what}: took back the change of a manager that left no trace"
     return f"{what}: took back " + "; ".join(_phrase(claim) for claim in change.claims)
+
+
+def _name(change: Reverted) -> str:
+    """Return the child's name, with its namespace where that is not the owner's."""
+    meta, owner = change.meta, change.owner
+    is_beside = owner is None or owner.metadata.namespace == meta.namespace
+    return meta.name if is_beside else str(meta.key)
 
 
 def _phrase(claim: Claim) -> str:

@@ -227,6 +227,11 @@ def test_the_note_names_managers_and_a_few_fields() -> None:
     assert note()[1] == "Thing web: took back the change of a manager that left no trace"
 
 
+def test_a_child_in_another_namespace_than_its_owner_is_named_with_it() -> None:
+    owner = Thing(metadata=ObjectMeta(name="owner", uid="u1"))
+    assert note(owner=owner)[1].startswith("Thing default/web: took back ")
+
+
 def test_the_event_is_about_the_owner_or_the_child_without_one() -> None:
     child = ObjectReference("x.y/v1", "Thing", "default", "web", "u2")
     identity, _ = note()

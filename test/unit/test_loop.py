@@ -21,6 +21,14 @@ print(gc.get_threshold()[0] > 700)
 """
 
 
+def said(program: str) -> list[str]:
+    """Return the lines that *program* prints as a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout.splitlines()
+
+
 _HIDDEN = """
 import importlib.util
 find_spec = importlib.util.find_spec
@@ -34,11 +42,7 @@ importlib.util.find_spec = lambda name: None if name == "uvloop" else find_spec(
     ids=["with uvloop", "without"],
 )
 def test_a_process_runs_on_uvloop_where_there_is_one(before: str, module: str) -> None:
-    program = _PROGRAM.format(before=before)
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.splitlines() == [f"{module} True said", "True"]
+    assert said(_PROGRAM.format(before=before)) == [f"{module} True said", "True"]
 
 
 _POLICY = """
@@ -65,8 +69,4 @@ os.sched_setscheduler = refuse
     ("before", "is_batch"), [("", "True"), (_REFUSED, "False")], ids=["granted", "refused"]
 )
 def test_a_process_interrupts_no_other_where_it_may_say_so(before: str, is_batch: str) -> None:
-    program = _POLICY.format(before=before)
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.split() == [is_batch]
+    assert said(_POLICY.format(before=before)) == [is_batch]

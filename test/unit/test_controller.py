@@ -328,9 +328,10 @@ async def test_an_overdue_run_takes_nothing_from_the_next_one() -> None:
     bench = Bench(Scripted(stuck, looks, looks), reconcile_timeout=0.2)
     for name in ("a", "b", "c"):
         bench.queue.add(Request("ns", name))
-    await bench.run_until(lambda: bench.results()["success"] == 2)
+    # Not the number of successes: the overdue name soon has its own, by its retry.
+    await bench.run_until(lambda: len(left) == 2)
     assert bench.metric("reconcile_timeouts_total") == 1
-    assert min(left) > 0.1
+    assert min(left) > 0.2 / 5
 
 
 async def test_an_overdue_run_that_ends_in_several_errors_is_one_failure() -> None:

@@ -34,7 +34,7 @@ from flexinfer.errors import (
     FlexInferError,
     TransportError,
 )
-from flexinfer.meta.envelope import decode_event, decode_list
+from flexinfer.meta.wire import decode_event, decode_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from flexinfer.cache.selection import Selection
     from flexinfer.cache.timing import Timing
     from flexinfer.client.lines import Line
-    from flexinfer.meta.envelope import ListPage, ObjectMeta, StoredObject, WatchEvent
+    from flexinfer.meta.envelope import ObjectMeta, StoredObject
+    from flexinfer.meta.wire import ListPage, WatchEvent
     from flexinfer.metrics import InformerMetrics
 
 PAGE_SIZE = 500

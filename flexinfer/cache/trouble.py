@@ -23,7 +23,7 @@ from flexinfer.errors import (
 
 if TYPE_CHECKING:
     from flexinfer.cache.selection import Selection
-    from flexinfer.meta.envelope import Status
+    from flexinfer.meta.wire import Status
 
 _GONE = 410
 _TOO_MANY_REQUESTS = 429

@@ -18,8 +18,9 @@ from flexinfer.errors import (
     ExpiredError,
     NotFoundError,
 )
-from flexinfer.meta.envelope import decode_list, decode_object, decode_tree, encode
+from flexinfer.meta.envelope import decode_object, decode_tree, encode
 from flexinfer.meta.resource import NamespacedName
+from flexinfer.meta.wire import decode_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

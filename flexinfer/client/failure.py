@@ -21,12 +21,12 @@ from flexinfer.errors import (
     ThrottledError,
     UnauthorizedError,
 )
-from flexinfer.meta.envelope import decode_status
+from flexinfer.meta.wire import decode_status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from flexinfer.meta.envelope import Status
+    from flexinfer.meta.wire import Status
 
 _TYPES: dict[int, type[ApiError]] = {
     400: BadRequestError,

@@ -29,8 +29,9 @@ from flexinfer.errors import (
 )
 from flexinfer.leaderelection.election import Done, Election, Follow, Lost, Pause, Read, Write
 from flexinfer.leaderelection.lease import LEASES, Lease
-from flexinfer.meta.envelope import decode_event, decode_object, encode
+from flexinfer.meta.envelope import decode_object, encode
 from flexinfer.meta.resource import NamespacedName
+from flexinfer.meta.wire import decode_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from flexinfer.errors import DecodeError
 from flexinfer.meta.depth import prune
-from flexinfer.meta.envelope import decode_event, decode_list, decode_object, decode_tree
+from flexinfer.meta.envelope import decode_object, decode_tree
+from flexinfer.meta.wire import decode_event, decode_list
 
 # What the API server's JSON decoder takes at most.
 DEEPEST = 10_000

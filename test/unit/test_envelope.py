@@ -6,8 +6,9 @@ from __future__ import annotations
 import pytest
 
 from flexinfer.errors import DecodeError
-from flexinfer.meta.envelope import ObjectMeta, decode_event, decode_list, decode_object
+from flexinfer.meta.envelope import ObjectMeta, decode_object
 from flexinfer.meta.frozendict import EMPTY
+from flexinfer.meta.wire import decode_event, decode_list
 
 PLAIN = b'{"metadata":{"name":"a","namespace":"ns","creationTimestamp":"2026-01-01T00:00:00Z"}}'
 

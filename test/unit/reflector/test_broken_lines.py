@@ -10,7 +10,7 @@ import pytest
 from flexinfer.cache.trouble import error_of
 from flexinfer.client.lines import OversizedLine
 from flexinfer.errors import ApiError, ExpiredError, ServerError, ThrottledError
-from flexinfer.meta.envelope import Status
+from flexinfer.meta.wire import Status
 
 if TYPE_CHECKING:
     from test.unit.reflector.conftest import Rig

@@ -10,6 +10,8 @@ import pytest
 import structlog
 from structlog import contextvars
 
+from flexinfer.envtest.certs import CertificateAuthority
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -23,3 +25,9 @@ def restored_logging() -> Iterator[None]:
     root.handlers[:], root.level = handlers, level
     structlog.reset_defaults()
     contextvars.clear_contextvars()
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    """Issue the certificates of every scripted server; making a key takes a tenth of a second."""
+    return CertificateAuthority.create(tmp_path_factory.mktemp("ca"))

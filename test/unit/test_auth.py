@@ -39,11 +39,6 @@ class Clock:
         return self.now
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority.create(tmp_path_factory.mktemp("ca"))
-
-
 @pytest.fixture
 def folder(tmp_path: Path, authority: CertificateAuthority) -> Path:
     (tmp_path / "token").write_text("first\n")

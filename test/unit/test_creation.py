@@ -17,7 +17,6 @@ from flexinfer.client.direct import DirectClient
 from flexinfer.client.protocol import Patch
 from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
-from flexinfer.envtest.certs import CertificateAuthority
 from flexinfer.envtest.script import Answer, Close, Hang, Reset, status_answer
 from flexinfer.envtest.scripted import ScriptedServer
 from flexinfer.errors import AlreadyExistsError, DeadlineError, TransportError
@@ -26,6 +25,7 @@ from flexinfer.meta.resource import GroupVersionKind, NamespacedName, Resource
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from flexinfer.envtest.certs import CertificateAuthority
     from flexinfer.meta.envelope import Tree
 
 WIDGETS = Resource(GroupVersionKind("example.org", "v1", "Widget"), "widgets")
@@ -34,11 +34,6 @@ TAKEN = status_answer(409, "AlreadyExists", 'widgets.example.org "a" already exi
 GONE = status_answer(404, "NotFound", 'widgets.example.org "a" not found')
 FORBIDDEN = status_answer(403, "Forbidden", "widgets.example.org is forbidden")
 MANAGER = "tests"
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority.create(tmp_path_factory.mktemp("ca"))
 
 
 @asynccontextmanager

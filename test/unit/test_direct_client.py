@@ -15,7 +15,6 @@ from flexinfer.client.direct import DirectClient
 from flexinfer.client.protocol import Patch, Propagation
 from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
-from flexinfer.envtest.certs import CertificateAuthority
 from flexinfer.envtest.script import Answer, Close, status_answer
 from flexinfer.envtest.scripted import ScriptedServer
 from flexinfer.meta.object import Model, Object
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from flexinfer.client.protocol import Client
+    from flexinfer.envtest.certs import CertificateAuthority
     from flexinfer.meta.selector import Selector
 
 WIDGETS = Resource(GroupVersionKind("example.org", "v1", "Widget"), "widgets")
@@ -44,11 +44,6 @@ class Widget(Object):
     resource: ClassVar[Resource] = WIDGETS
 
     spec: Spec = Spec()
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority.create(tmp_path_factory.mktemp("ca"))
 
 
 @asynccontextmanager

@@ -14,7 +14,6 @@ import pytest
 from flexinfer.client.auth import StaticCredentials
 from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
-from flexinfer.envtest.certs import CertificateAuthority
 from flexinfer.envtest.script import (
     Action,
     Answer,
@@ -36,6 +35,7 @@ from flexinfer.meta.envelope import decode_tree
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from flexinfer.envtest.certs import CertificateAuthority
     from flexinfer.envtest.scripted import Received
     from flexinfer.meta.envelope import Tree
 
@@ -45,11 +45,6 @@ PATH = f"{COLLECTION}/lock"
 MISSING = status_answer(404, "NotFound", 'leases "lock" not found')
 CONFLICT = status_answer(409, "Conflict", "the object has been modified")
 FORBIDDEN = status_answer(403, "Forbidden", 'leases "lock" is forbidden')
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority.create(tmp_path_factory.mktemp("ca"))
 
 
 def record(holder: str, version: int = 1, *, transitions: int = 0, renewed: str = NOON) -> Tree:

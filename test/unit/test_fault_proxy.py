@@ -14,7 +14,6 @@ import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from flexinfer.envtest.certs import CertificateAuthority
 from flexinfer.envtest.eventually import eventually
 from flexinfer.envtest.faults import (
     Bookmarks,
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
 
     from anyio.from_thread import BlockingPortal
 
+    from flexinfer.envtest.certs import CertificateAuthority
     from flexinfer.envtest.script import Rupture
     from flexinfer.meta.envelope import Tree
 
@@ -83,11 +83,6 @@ class Rig:
             finally:
                 if response.connection is not None and response.connection.transport is not None:
                     response.connection.transport.abort()
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority.create(tmp_path_factory.mktemp("ca"))
 
 
 @asynccontextmanager

@@ -17,7 +17,6 @@ from flexinfer.client.auth import StaticCredentials
 from flexinfer.client.direct import DirectClient
 from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
-from flexinfer.envtest.certs import CertificateAuthority
 from flexinfer.envtest.script import Answer, status_answer
 from flexinfer.envtest.scripted import ScriptedServer
 from flexinfer.errors import (
@@ -35,6 +34,7 @@ from flexinfer.meta.resource import GroupVersionKind, Resource
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from flexinfer.envtest.certs import CertificateAuthority
     from flexinfer.meta.envelope import Tree
 
 WIDGET = Resource(GroupVersionKind("example.com", "v1", "Widget"), "widgets")
@@ -44,11 +44,6 @@ OURS, FOREIGN = "example.com/ours", "example.org/foreign"
 FAILED_TEST = status_answer(422, "Invalid", "the server rejected our request")
 LOST_RACE = status_answer(409, "Conflict", "the object has been modified")
 GONE = status_answer(404, "NotFound", 'widgets "w" not found')
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority.create(tmp_path_factory.mktemp("ca"))
 
 
 @asynccontextmanager

@@ -17,7 +17,6 @@ from flexinfer.cache.timing import Timing
 from flexinfer.client.auth import StaticCredentials
 from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
-from flexinfer.envtest.certs import CertificateAuthority
 from flexinfer.envtest.script import Answer, Bytes, Close, Hang, Lines, Until, status_answer
 from flexinfer.envtest.scripted import ScriptedServer
 from flexinfer.envtest.simulated import ManualClock, SimulatedApi
@@ -36,6 +35,7 @@ from flexinfer.metrics import Registry
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from flexinfer.envtest.certs import CertificateAuthority
     from flexinfer.event import Event
     from flexinfer.meta.envelope import Tree
 
@@ -336,11 +336,6 @@ async def test_c26_a_defect_in_one_informer_ends_them_all() -> None:
 # --- over TLS ---
 
 PATH = "/apis/test.io/v1/widgets"
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority.create(tmp_path_factory.mktemp("ca"))
 
 
 def widget(version: int, name: str = "a") -> Tree:

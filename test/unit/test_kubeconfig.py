@@ -28,11 +28,6 @@ if TYPE_CHECKING:
     from flexinfer.client.auth import Credentials
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority.create(tmp_path_factory.mktemp("ca"))
-
-
 def inline(path: Path) -> str:
     return base64.b64encode(path.read_bytes()).decode()
 

@@ -13,7 +13,6 @@ from flexinfer.client.auth import StaticCredentials
 from flexinfer.client.direct import DirectClient
 from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
-from flexinfer.envtest.certs import CertificateAuthority
 from flexinfer.envtest.script import Answer, Reset, status_answer
 from flexinfer.envtest.scripted import ScriptedServer
 from flexinfer.errors import NotLeadingError, NotOursError
@@ -25,6 +24,7 @@ from flexinfer.meta.resource import GroupVersionKind, Resource
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from flexinfer.envtest.certs import CertificateAuthority
     from flexinfer.envtest.script import Action
     from flexinfer.meta.envelope import Tree
 
@@ -66,11 +66,6 @@ IMMUTABLE = status_answer(
     "no",
     causes=[{"reason": "FieldValueInvalid", "field": "spec.model", "message": "is immutable"}],
 )
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority.create(tmp_path_factory.mktemp("ca"))
 
 
 @asynccontextmanager

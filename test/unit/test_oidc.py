@@ -31,11 +31,6 @@ NOW = 1_800_000_000.0
 DISCOVERY = "/.well-known/openid-configuration"
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority.create(tmp_path_factory.mktemp("ca"))
-
-
 def token(name: str, expires: float | None = NOW + 3600) -> str:
     # The name makes base64url's own letters appear.
     claims = {"sub": f"{name}~~~???>>>", **({} if expires is None else {"exp": expires})}

@@ -13,7 +13,6 @@ from flexinfer.cache.informer import Informer, InformerOptions
 from flexinfer.cache.timing import Timing
 from flexinfer.client.auth import ServiceAccountCredentials
 from flexinfer.client.transport import Transport
-from flexinfer.envtest.certs import CertificateAuthority
 from flexinfer.envtest.eventually import eventually
 from flexinfer.envtest.script import Answer, Close, Lines, Until, status_answer
 from flexinfer.envtest.scripted import ScriptedServer
@@ -24,6 +23,7 @@ from flexinfer.metrics import Registry
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from flexinfer.envtest.certs import CertificateAuthority
     from flexinfer.meta.envelope import Tree
 
 WIDGETS = Resource(GroupVersionKind("test.io", "v1", "Widget"), "widgets")
@@ -34,11 +34,6 @@ REFUSALS = {
     500: status_answer(500, "InternalError", "etcdserver: leader changed"),
     503: Answer(503, body="apiserver is shutting down"),
 }
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority.create(tmp_path_factory.mktemp("ca"))
 
 
 @pytest.fixture

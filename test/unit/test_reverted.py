@@ -15,7 +15,6 @@ from flexinfer.client.auth import StaticCredentials
 from flexinfer.client.direct import DirectClient
 from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
-from flexinfer.envtest.certs import CertificateAuthority
 from flexinfer.envtest.script import Answer, Reset, status_answer
 from flexinfer.envtest.scripted import ScriptedServer
 from flexinfer.kinds.structure import ListMap, Merge, shape_of
@@ -27,6 +26,7 @@ from flexinfer.recorder import EventRecorder, ObjectReference, announce
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from flexinfer.envtest.certs import CertificateAuthority
     from flexinfer.envtest.script import Action
     from flexinfer.meta.envelope import Tree
     from flexinfer.recorder.series import Identity
@@ -123,11 +123,6 @@ def test_managers_and_their_subresources_are_kept_apart() -> None:
 def test_an_object_without_managed_fields_gives_no_claims() -> None:
     live = {"metadata": {}, "spec": {"size": 2}}
     assert claims_on({"spec": {"size": 1}}, live, SHAPE, field_manager="ours") == ()
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority.create(tmp_path_factory.mktemp("ca"))
 
 
 @asynccontextmanager

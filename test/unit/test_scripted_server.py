@@ -10,7 +10,6 @@ import anyio
 import pytest
 from anyio.streams.tls import TLSStream
 
-from flexinfer.envtest.certs import CertificateAuthority
 from flexinfer.envtest.script import (
     Answer,
     Bytes,
@@ -28,12 +27,9 @@ from flexinfer.envtest.scripted import ScriptedServer
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from flexinfer.envtest.certs import CertificateAuthority
+
 GET = b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n"
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority.create(tmp_path_factory.mktemp("ca"))
 
 
 async def connect(server: ScriptedServer) -> TLSStream:

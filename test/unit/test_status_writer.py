@@ -13,7 +13,6 @@ from flexinfer.client.auth import StaticCredentials
 from flexinfer.client.direct import DirectClient
 from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
-from flexinfer.envtest.certs import CertificateAuthority
 from flexinfer.envtest.script import Answer, status_answer
 from flexinfer.envtest.scripted import ScriptedServer
 from flexinfer.errors import ConflictError, InvalidError, ServerError
@@ -22,6 +21,7 @@ from flexinfer.meta.object import Object
 from flexinfer.meta.resource import GroupVersionKind, Resource
 
 if TYPE_CHECKING:
+    from flexinfer.envtest.certs import CertificateAuthority
     from flexinfer.envtest.script import Action
     from flexinfer.meta.envelope import Tree
 
@@ -41,11 +41,6 @@ class Thing(Object):
 def thing(version: str, status: Tree) -> Tree:
     metadata = {"name": "a", "namespace": "default", "uid": "u", "resourceVersion": version}
     return {"apiVersion": "example.com/v1", "kind": "Thing", "metadata": metadata, "status": status}
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority.create(tmp_path_factory.mktemp("ca"))
 
 
 async def write(authority: CertificateAuthority, *answers: Action) -> tuple[Outcome, list[object]]:

@@ -13,7 +13,6 @@ from flexinfer.client.direct import DirectClient
 from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
 from flexinfer.cmd.wake import State, _follow, _wake, state_of
-from flexinfer.envtest.certs import CertificateAuthority
 from flexinfer.envtest.script import Answer, status_answer
 from flexinfer.envtest.scripted import ScriptedServer
 from flexinfer.meta.duration import Duration
@@ -21,6 +20,7 @@ from flexinfer.meta.envelope import meta_from
 from flexinfer.meta.resource import NamespacedName
 
 if TYPE_CHECKING:
+    from flexinfer.envtest.certs import CertificateAuthority
     from flexinfer.envtest.script import Action
     from flexinfer.meta.envelope import Tree
 
@@ -66,11 +66,6 @@ def test_what_was_just_woken_is_idle_without_a_word_and_said_when_it_is_idle_aga
     assert loading.is_news_after(idle)
     assert not loading.is_news_after(loading)
     assert idle.is_news_after(loading)
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority.create(tmp_path_factory.mktemp("ca"))
 
 
 async def follow(authority: CertificateAuthority, *answers: Action) -> list[NamespacedName]:

@@ -16,7 +16,6 @@ from flexinfer.client.auth import StaticCredentials
 from flexinfer.client.direct import DirectClient
 from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
-from flexinfer.envtest.certs import CertificateAuthority
 from flexinfer.envtest.script import Answer, status_answer
 from flexinfer.envtest.scripted import ScriptedServer
 from flexinfer.errors import ForbiddenError, NotFoundError
@@ -26,6 +25,7 @@ from flexinfer.meta.envelope import ObjectMeta, StoredObject, encode
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from flexinfer.envtest.certs import CertificateAuthority
     from flexinfer.envtest.script import Action
     from flexinfer.meta.envelope import Tree
 
@@ -44,11 +44,6 @@ TEST_FAILED = status_answer(422, "Invalid", "testing value failed")
 def meta(*values: str, uid: str = "u") -> ObjectMeta:
     annotations = dict.fromkeys(["flexinfer.ai/activate"], *values) if values else {}
     return ObjectMeta(name="chat", namespace="ns", uid=uid, annotations=annotations)
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority.create(tmp_path_factory.mktemp("ca"))
 
 
 @asynccontextmanager

@@ -15,17 +15,11 @@ import pytest
 from flexinfer.client.exec_plugin import API_VERSIONS, ExecPlugin
 from flexinfer.client.renewal import RenewedCredentials
 from flexinfer.client.tls import TlsFiles, Trust
-from flexinfer.envtest.certs import CertificateAuthority
 
 if TYPE_CHECKING:
     from flexinfer.envtest.scripted import ScriptedServer
 
 V1 = API_VERSIONS[0]
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority.create(tmp_path_factory.mktemp("ca"))
 
 
 class Plugin:

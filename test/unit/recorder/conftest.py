@@ -16,7 +16,6 @@ from flexinfer.client.direct import DirectClient
 from flexinfer.client.retry import NEVER
 from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
-from flexinfer.envtest.certs import CertificateAuthority
 from flexinfer.envtest.script import Answer
 from flexinfer.envtest.scripted import ScriptedServer
 from flexinfer.meta.envelope import ObjectMeta, decode_tree
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
+    from flexinfer.envtest.certs import CertificateAuthority
     from flexinfer.envtest.script import Action
     from flexinfer.meta.envelope import Tree
 
@@ -44,11 +44,6 @@ class Thing(Object):
 
 
 THING = Thing(metadata=ObjectMeta(name="a", namespace="default", uid="u1", resource_version="9"))
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority.create(tmp_path_factory.mktemp("ca"))
 
 
 class Bench:

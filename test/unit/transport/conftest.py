@@ -12,20 +12,16 @@ import pytest
 from flexinfer.client.auth import StaticCredentials
 from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
-from flexinfer.envtest.certs import CertificateAuthority
 from flexinfer.envtest.scripted import ScriptedServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
 
+    from flexinfer.envtest.certs import CertificateAuthority
+
     Serving = Callable[..., AbstractAsyncContextManager[tuple[ScriptedServer, Transport]]]
     Collect = Callable[..., Awaitable[list[Any]]]
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority.create(tmp_path_factory.mktemp("ca"))
 
 
 class Waits(list[float]):

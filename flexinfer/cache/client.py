@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from flexinfer.client.protocol import Client, Propagation
@@ -12,7 +11,7 @@ from flexinfer.meta.envelope import stored_from
 from flexinfer.meta.resource import NamespacedName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Mapping, Sequence
 
     from flexinfer.cache.informer import Informer
     from flexinfer.cache.informers import Informers
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from flexinfer.meta.selector import Selector
 
     T = TypeVar("T", bound=Object)
-    End = Callable[[StoredObject | None], None]
 
 __all__ = ["CacheClient"]
 
@@ -114,14 +112,8 @@ class CacheClient:
 
     async def create(self, resource: Resource, intent: Tree, *, field_manager: str) -> StoredObject:
         """Create an object; raise AlreadyExistsError when the name is taken."""
-        end = self._begin(resource, intent.get("metadata", {}))
-        stored = None
-        try:
-            stored = await self._direct.create(resource, intent, field_manager=field_manager)
-        finally:
-            if end is not None:
-                end(stored)
-        return self._wrote(resource, stored)
+        sent = self._direct.create(resource, intent, field_manager=field_manager)
+        return await self._write(resource, intent.get("metadata", {}), sent)
 
     async def apply(
         self,
@@ -133,16 +125,10 @@ class CacheClient:
         subresource: str = "",
     ) -> StoredObject:
         """Send a server-side apply and return the server's answer."""
-        end = self._begin(resource, intent.get("metadata", {}))
-        stored = None
-        try:
-            stored = await self._direct.apply(
-                resource, intent, field_manager=field_manager, force=force, subresource=subresource
-            )
-        finally:
-            if end is not None:
-                end(stored)
-        return self._wrote(resource, stored, subresource)
+        sent = self._direct.apply(
+            resource, intent, field_manager=field_manager, force=force, subresource=subresource
+        )
+        return await self._write(resource, intent.get("metadata", {}), sent, subresource)
 
     async def patch(
         self,
@@ -155,21 +141,15 @@ class CacheClient:
         subresource: str = "",
     ) -> StoredObject:
         """Send a JSON patch or a merge patch and return the server's answer."""
-        end = self._begin(resource, key._asdict())
-        stored = None
-        try:
-            stored = await self._direct.patch(
-                resource,
-                key,
-                patch,
-                content_type=content_type,
-                field_manager=field_manager,
-                subresource=subresource,
-            )
-        finally:
-            if end is not None:
-                end(stored)
-        return self._wrote(resource, stored, subresource)
+        sent = self._direct.patch(
+            resource,
+            key,
+            patch,
+            content_type=content_type,
+            field_manager=field_manager,
+            subresource=subresource,
+        )
+        return await self._write(resource, key._asdict(), sent, subresource)
 
     async def delete(
         self,
@@ -214,14 +194,26 @@ class CacheClient:
             raise ConfigurationError(f"{resource.kind} {need}: the key is {str(key)!r}")
         return self._reader(resource, key.namespace)
 
-    def _begin(self, resource: Resource, metadata: Mapping[str, str]) -> End | None:
-        """Take note of a write for whoever asked; what is returned is to be told of its end."""
+    async def _write(
+        self,
+        resource: Resource,
+        metadata: Mapping[str, str],
+        sent: Awaitable[StoredObject],
+        subresource: str = "",
+    ) -> StoredObject:
+        """Send a write, tell of its beginning and end whoever asked, and show its answer."""
         under_way = self._informers.under_way(resource)
         if not under_way.is_asked:
-            return None
+            return self._wrote(resource, await sent, subresource)
         key = NamespacedName(metadata.get("namespace", ""), metadata.get("name", ""))
         write = under_way.begin(key)
-        return None if write is None else partial(under_way.end, key, write)
+        answer = None
+        try:
+            answer = await sent
+        finally:
+            if write is not None:
+                under_way.end(key, write, answer)
+        return self._wrote(resource, answer, subresource)
 
     def _holders(self, resource: Resource, namespace: str) -> Sequence[Informer]:
         informers = self._informers.of(resource)

@@ -32,7 +32,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print("\nStopped.")
         return 0
-    except (FlexInferError, attached.AttachError, subprocess.CalledProcessError) as error:
+    except (FlexInferError, subprocess.CalledProcessError) as error:
         if not isinstance(error, subprocess.CalledProcessError):  # kind-up has said why
             print(error, file=sys.stderr)
         return 1

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flexinfer.envtest.processes import Processes
+from flexinfer.errors import FlexInferError
 from hack.localcluster import show
 from hack.localcluster.local import ROOT, SAMPLES_WITHIN, step
 from hack.localcluster.processes import ManagerProcess
@@ -27,7 +28,7 @@ _ESTABLISHED_WITHIN = 30.0
 _TIMEOUT = 120.0  # seconds: the longest kubectl command here waits 30 by itself
 
 
-class AttachError(Exception):
+class AttachError(FlexInferError):
     """Report a cluster that cannot be used, with the cure."""
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from flexinfer.errors import FlexInferError
 from hack.localcluster.expectations import missing, unseen
 from hack.localcluster.table import render
 
@@ -26,9 +27,10 @@ class Table:
     def __init__(self) -> None:
         self._last: list[str] = []
 
-    def show(self, models: Sequence[Tree]) -> None:
-        """Print *models* unless they look as they did."""
+    def show(self, models: Sequence[Tree], *, trouble: str = "") -> None:
+        """Print *models*, and *trouble* below them, unless they look as they did."""
         lines = render(models, width=shutil.get_terminal_size((160, 24)).columns)
+        lines += [trouble] if trouble else []
         if lines == self._last:
             return
         if sys.stdout.isatty():
@@ -86,9 +88,15 @@ def _follow(
 
 
 def watch(models: Callable[[], Sequence[Tree]], *, check: Callable[[], None]) -> None:
-    """Show the models until Ctrl-C."""
+    """Show the models until Ctrl-C; those last read, and why, while they cannot be read."""
     table = Table()
+    seen: Sequence[Tree] = ()
     while True:
         check()
-        table.show(models())
+        trouble = ""
+        try:
+            seen = models()
+        except FlexInferError as error:  # such as: somebody deletes the kind, to install it anew
+            trouble = f"Not read again yet, and tried on: {error}"
+        table.show(seen, trouble=trouble)
         time.sleep(_EVERY)

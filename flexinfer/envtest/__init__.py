@@ -10,7 +10,8 @@ What it consists of:
 - `processes`, `supervisor`: one process is the parent of all others, and ends them when its pipe
   closes.
 - `arguments`, `ports`, `certs`: command lines and the files and ports that they name.
-- `apiservers`: further API servers on the same etcd.
+- `apiservers`, `etcd`, `kubectl`: further API servers, what only etcd can be asked, and how a
+  person would ask.
 - `crds`: CustomResourceDefinitions in files.
 - `admin`, `audit`: a small client for the harness itself, and the witness of what was sent.
 - `nodes`, `volumes`: simulated machines and their disks.
@@ -22,7 +23,8 @@ What stands beside it:
 - `script`, `wire`: what a server on the wire says, and how it is written there.
 - `scripted`: a TLS server that says what a real API server cannot be made to say.
 - `faults`: a proxy between a process and a real API server that breaks what passes.
-- `simulated`: one kind of an API server in memory, for what lists and watches.
+- `simulated`, `history`: one kind of an API server in memory, for what lists and watches.
+- `clock`: time that a test moves.
 - `loopback`: a guard that nothing connects outside this machine.
 - `pytest_plugin`: fixtures.
 

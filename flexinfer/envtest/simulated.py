@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio
 from anyio.lowlevel import checkpoint
 
+from flexinfer.envtest.history import Change, labels_of
 from flexinfer.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -35,37 +36,12 @@ if TYPE_CHECKING:
     from flexinfer.meta.resource import Resource
 
 
-class ManualClock:
-    """Be a monotonic clock that only moves when somebody sleeps, and then at once."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        """Return the time in seconds."""
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        """Let the time pass and other tasks run."""
-        self.now += seconds
-        await checkpoint()
-
-
 class Asked(NamedTuple):
     """Be one request: `LIST`, `WATCH`, or the method; the path and its query."""
 
     verb: str
     path: str
     params: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    revision: int
-    type: str
-    key: NamespacedName
-    before: Tree | None
-    after: Tree
 
 
 @dataclass(slots=True)
@@ -114,7 +90,7 @@ class SimulatedApi:
         self.is_holding = False
         self.closes_at_once = False
         self.expires_as_event = False
-        self._log: list[_Change] = []
+        self._log: list[Change] = []
         self._sent = 0
         self._oldest = 0
         self._uids = 0
@@ -161,7 +137,7 @@ class SimulatedApi:
             del self.objects[key]
         else:
             self.objects[key] = after
-        self._log.append(_Change(self.revision, kind, key, before, after))
+        self._log.append(Change(self.revision, kind, key, before, after))
         if not self.is_holding:
             self.send()
         return decode_object(encode(after))
@@ -172,7 +148,7 @@ class SimulatedApi:
         """Send what was held back to the open watches."""
         for change in self._log[self._sent :]:
             for watch in self.watches:
-                watch.lines += _lines(change, watch.selector)
+                watch.lines += change.lines(watch.selector)
         self._sent = len(self._log)
         self._wake()
 
@@ -307,7 +283,7 @@ class SimulatedApi:
         else:
             selector = Selector.parse(params.get("labelSelector", ""))
             revision = self.revision
-            items = [o for o in self.objects.values() if selector.matches(_labels(o))]
+            items = [o for o in self.objects.values() if selector.matches(labels_of(o))]
         limit = int(params.get("limit", "0")) or len(items)
         page, rest = items[:limit], items[limit:]
         metadata = {"resourceVersion": str(revision), "continue": ""}
@@ -350,7 +326,7 @@ class SimulatedApi:
             return
         for change in self._log[: self._sent]:
             if change.revision > revision:
-                watch.lines += _lines(change, watch.selector)
+                watch.lines += change.lines(watch.selector)
 
     def _head(self, revision: int) -> Tree:
         return {
@@ -358,26 +334,3 @@ class SimulatedApi:
             "kind": self.resource.kind,
             "metadata": {"resourceVersion": str(revision)},
         }
-
-
-def _labels(tree: Tree | None) -> Mapping[str, str]:
-    labels: Mapping[str, str] = (tree or {}).get("metadata", {}).get("labels", {})
-    return labels
-
-
-def _lines(change: _Change, selector: Selector) -> Sequence[bytes]:
-    """Return a change as a watch with *selector* sees it: objects enter and leave by labels."""
-    was_in = change.before is not None and selector.matches(_labels(change.before))
-    is_in = change.type != "DELETED" and selector.matches(_labels(change.after))
-    if not was_in and not is_in:
-        return ()
-    kind = "DELETED" if not is_in else "MODIFIED" if was_in else "ADDED"
-    item = change.after
-    if kind == "DELETED" and change.type != "DELETED" and change.before is not None:
-        # What left the selection is shown as it was, with the version at which it left.
-        version = change.after["metadata"]["resourceVersion"]
-        item = {
-            **change.before,
-            "metadata": {**change.before["metadata"], "resourceVersion": version},
-        }
-    return (encode({"type": kind, "object": item}),)

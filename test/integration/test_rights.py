@@ -17,8 +17,8 @@ from structlog.testing import capture_logs
 from flexinfer.client.auth import ServiceAccountCredentials
 from flexinfer.client.direct import DirectClient
 from flexinfer.client.transport import Transport
+from flexinfer.envtest.clock import ManualClock
 from flexinfer.envtest.eventually import eventually_sync
-from flexinfer.envtest.simulated import ManualClock
 from flexinfer.metrics import Registry
 from flexinfer.recorder import EventBroadcaster, EventType, ObjectReference
 from hack.localcluster import local

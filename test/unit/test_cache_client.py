@@ -16,7 +16,8 @@ from flexinfer.cache.informers import Informers
 from flexinfer.cache.timing import Timing
 from flexinfer.client.direct import DirectClient
 from flexinfer.client.protocol import Patch
-from flexinfer.envtest.simulated import ManualClock, SimulatedApi
+from flexinfer.envtest.clock import ManualClock
+from flexinfer.envtest.simulated import SimulatedApi
 from flexinfer.errors import (
     AlreadyExistsError,
     CacheNotSyncedError,

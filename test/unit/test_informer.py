@@ -17,9 +17,10 @@ from flexinfer.cache.timing import Timing
 from flexinfer.client.auth import StaticCredentials
 from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
+from flexinfer.envtest.clock import ManualClock
 from flexinfer.envtest.script import Answer, Bytes, Close, Hang, Lines, Until, status_answer
 from flexinfer.envtest.scripted import ScriptedServer
-from flexinfer.envtest.simulated import ManualClock, SimulatedApi
+from flexinfer.envtest.simulated import SimulatedApi
 from flexinfer.errors import (
     CacheNotSyncedError,
     ConfigurationError,

@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry
 from flexinfer.client.auth import StaticCredentials
 from flexinfer.client.transport import Transport
 from flexinfer.cmd.manager import Flags
+from flexinfer.envtest.clock import ManualClock
 from flexinfer.envtest.eventually import eventually
-from flexinfer.envtest.simulated import ManualClock
 from flexinfer.errors import ConfigurationError, FlexInferError, NotLeadingError
 from flexinfer.leaderelection import FencingToken, LeaderElectionOptions, Leadership
 from flexinfer.leaderelection.elector import Elector

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from flexinfer import log, runs
-from flexinfer.envtest.simulated import ManualClock
+from flexinfer.envtest.clock import ManualClock
 from flexinfer.errors import ConfigurationError
 from flexinfer.meta.resource import NamespacedName
 
@@ -120,7 +120,7 @@ def test_an_unknown_level_is_refused() -> None:
 def test_before_any_setup_a_traceback_shows_no_values() -> None:
     code = """
 from flexinfer import log
-from flexinfer.envtest.simulated import ManualClock
+from flexinfer.envtest.clock import ManualClock
 def fail():
     token = "se" + "cret"
     raise RuntimeError("no")

@@ -12,7 +12,8 @@ from anyio.lowlevel import checkpoint
 
 from flexinfer.cache.informer import Informer, InformerOptions
 from flexinfer.cache.timing import Timing
-from flexinfer.envtest.simulated import ManualClock, SimulatedApi
+from flexinfer.envtest.clock import ManualClock
+from flexinfer.envtest.simulated import SimulatedApi
 from flexinfer.event import CreateEvent, DeleteEvent, UpdateEvent
 from flexinfer.meta.resource import GroupVersionKind, Resource
 from flexinfer.meta.selector import Selector

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 import pytest
 from prometheus_client import CollectorRegistry
 
-from flexinfer.envtest.simulated import ManualClock
+from flexinfer.envtest.clock import ManualClock
 from flexinfer.workqueue import RateLimiter, WorkQueue
 
 

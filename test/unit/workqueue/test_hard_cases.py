@@ -26,7 +26,7 @@ from flexinfer.workqueue import (
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from flexinfer.envtest.simulated import ManualClock
+    from flexinfer.envtest.clock import ManualClock
     from test.unit.workqueue.conftest import MakeQueue
 
 

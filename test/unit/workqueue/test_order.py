@@ -14,7 +14,7 @@ from flexinfer.workqueue import AGEING, LOW_PRIORITY, MAX_PRIORITY, ExponentialB
 from flexinfer.workqueue.core import Agenda, Phase, Record
 
 if TYPE_CHECKING:
-    from flexinfer.envtest.simulated import ManualClock
+    from flexinfer.envtest.clock import ManualClock
     from test.unit.workqueue.conftest import MakeQueue
 
 

@@ -18,7 +18,7 @@ from flexinfer.workqueue import QueueShutDown, TokenBucket, WorkQueue
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable
 
-    from flexinfer.envtest.simulated import ManualClock
+    from flexinfer.envtest.clock import ManualClock
     from test.unit.workqueue.conftest import MakeQueue
 
 

@@ -8,6 +8,18 @@ An event's way through the package, and so the order to read it in:
 status) → `client`. `builder` and `manager` put it together, `objectreconciler` does what nearly
 every reconciler does, `program` makes a process of it; `envtest` runs a real control plane.
 
+Beside the way:
+
+- `meta`, `kinds`, `crd`: objects and their metadata; models of foreign kinds; what is generated.
+- `conditions`, `finalizers`, `recorder`: what reconcilers say, hold back, and tell people.
+- `source` ties `cache` to `workqueue`; `runs` knows which reconcile a task is part of, `hotloop`
+  which object is reconciled without end.
+- `leaderelection`, `healthz`: who works, and how the process is.
+- `server`, `httpserver`, `routing`: probes and metrics over HTTP.
+- `metrics`, `tally`, `log`, `errors`: shared by all.
+- `loop`, `looplag`: how the process runs, and what holds it up.
+- `cmd`: the command line, which alone knows FlexInfer's own controllers.
+
 Names are imported on first use, so that `import flexinfer` loads nothing else.
 """
 

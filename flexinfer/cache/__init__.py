@@ -4,11 +4,13 @@
 Imports `client`, `event`, `meta`, `metrics`, `log`, `errors`. One informer per kind and selector.
 
 - `reflector`: paged LIST, then WATCH from its resourceVersion; relist on 410; backoff.
+- `listwatch`: what stands on either side of it, as protocols.
 - `trouble`: what a failed list or watch means, in words and for the next attempt.
 - `timing`: the waits, the backoff, and the share of the event loop that a reflector takes.
 - `store`: key -> StoredObject, with indexes; what readers see.
 - `memo`: decoded models, remembered per stored object, bounded.
 - `own_writes`: what this process wrote and the informer has not seen yet.
+- `underway`: the writes of this process that the server has not answered yet.
 - `selection`: kind, namespace and selectors: what one informer holds.
 - `informer`: reflector + store + handlers; `has_synced`, freshness, why it is not synced.
 - `informers`: the set of informers of one process, started and stopped together.

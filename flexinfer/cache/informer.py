@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from flexinfer.cache.reflector import ListWatchTransport
+    from flexinfer.cache.listwatch import ListWatchTransport
     from flexinfer.event import Event
     from flexinfer.meta.envelope import ObjectMeta, StoredObject
     from flexinfer.meta.resource import NamespacedName, Resource

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup, TaskStatus
 
-    from flexinfer.cache.reflector import ListWatchTransport
+    from flexinfer.cache.listwatch import ListWatchTransport
     from flexinfer.meta.resource import Resource
     from flexinfer.meta.selector import Selector
 

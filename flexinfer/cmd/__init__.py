@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: composition roots, one module a process.
 
+- `manager`: the controllers, until a signal.
+- `wake`: ask for a Model that is idle.
+- `fetch`: weights from a hub or a folder to a claim, in the Jobs that controllers make.
+- `manifests`: CRDs and roles, written or checked.
+
 The only place that imports `api`, `controllers` and `internal`. Modules are imported when their
 command is run, so that `--help` stays fast.
 """

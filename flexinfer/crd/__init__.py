@@ -5,6 +5,7 @@ Imports `flexinfer.meta` and `flexinfer.errors` only. Pure but for `drift`, whic
 
 - `markers`: what a model says beyond its types: validation rules, list types, columns.
 - `conditioned`: the base of kinds whose status holds conditions.
+- `docstrings`: the texts below fields, read from the source.
 - `schema`: a pydantic model to the structural schema that the API server accepts.
 - `generate`: a kind to its CustomResourceDefinition.
 - `rbac`: the rules that stand beside each reconciler to roles.

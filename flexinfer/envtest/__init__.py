@@ -22,6 +22,7 @@ What stands beside it:
 
 - `script`, `wire`: what a server on the wire says, and how it is written there.
 - `scripted`: a TLS server that says what a real API server cannot be made to say.
+- `connect_proxy`: an HTTP proxy that tunnels, for clients that must use one.
 - `faults`: a proxy between a process and a real API server that breaks what passes.
 - `simulated`, `history`: one kind of an API server in memory, for what lists and watches.
 - `clock`: time that a test moves.

@@ -16,7 +16,9 @@ still, so writes carry their own preconditions, or the `FencingToken`.
 - `lease`: what a Lease says, read and written; pure.
 - `election`: what to do next, from what was seen and answered; pure but for injected clocks.
 - `elector`: carries that out against an API server.
-- `leadership`: the thread, and what runs in the main event loop while leading.
+- `campaign`: the thread with a loop and a connection of its own; `term`: what it shares with the
+  main event loop while leading.
+- `leadership`: what runs in the main event loop, term after term.
 """
 
 from flexinfer.leaderelection.leadership import Leadership

@@ -8,6 +8,7 @@ type of what it reports.
 - `limits`: what the API server accepts, and how whatever comes is made to fit.
 - `series`: which events are one, which are too many; no I/O.
 - `broadcaster`: `EventBroadcaster`, the task that sends them.
+- `reference`: what an event is about.
 - `reverts`: the event about a foreign change that was taken back.
 
 Invariants: recording never waits, never raises and may be done from any thread; everything is

@@ -4,6 +4,7 @@
 ```
 FlexInferError
 ├── ConfigurationError        a setting is impossible: correct the call
+│   └── NotWatchedError       no informer keeps what was read: declare it with `owns()`
 ├── TerminalError             retrying cannot help until the object changes
 ├── NotOursError              an object of that name belongs to someone else
 ├── DecodeError               bytes or an object do not fit their model: correct the object
@@ -51,6 +52,7 @@ __all__ = [
     "NotFoundError",
     "NotLeadingError",
     "NotOursError",
+    "NotWatchedError",
     "ServerError",
     "TerminalError",
     "ThrottledError",
@@ -65,6 +67,10 @@ class FlexInferError(Exception):
 
 class ConfigurationError(FlexInferError, ValueError):
     """Refuse a setting that cannot work, in one sentence that names it and the cure."""
+
+
+class NotWatchedError(ConfigurationError):
+    """Refuse to read a kind that no informer keeps: a fault of the program, not of an object."""
 
 
 class TerminalError(FlexInferError):

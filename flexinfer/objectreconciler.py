@@ -51,6 +51,7 @@ from flexinfer.errors import (
     ForbiddenError,
     InvalidError,
     NotOursError,
+    NotWatchedError,
     TerminalError,
 )
 from flexinfer.meta.condition import REASON_PATTERN, ConditionStatus
@@ -75,6 +76,7 @@ READY = "Ready"
 _CLEAN_UP_AGAIN = 10.0
 # What a person has to mend, and the reason that Ready gives for it.
 _REASONS: Mapping[type[Exception], str] = {
+    NotWatchedError: "NotWatched",  # not the spec's fault, though it is a ConfigurationError
     ConfigurationError: "InvalidSpec",
     DecodeError: "InvalidSpec",
     ForbiddenError: "Forbidden",

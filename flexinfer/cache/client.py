@@ -50,7 +50,7 @@ class WriteClient(Client, Protocol):
 class CacheClient:
     """Read what the informers hold, and show every own write at once.
 
-    Reads do no I/O. They raise ConfigurationError for a kind without an informer, and
+    Reads do no I/O. They raise NotWatchedError for a kind without an informer, and
     CacheNotSyncedError while its first list is not there. Models are frozen and shared.
     """
 

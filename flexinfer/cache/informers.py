@@ -14,7 +14,12 @@ from anyio import TASK_STATUS_IGNORED
 from flexinfer.cache.informer import Informer, InformerOptions
 from flexinfer.cache.selection import Selection
 from flexinfer.cache.underway import UnderWay
-from flexinfer.errors import CacheNotSyncedError, ConfigurationError, FlexInferError
+from flexinfer.errors import (
+    CacheNotSyncedError,
+    ConfigurationError,
+    FlexInferError,
+    NotWatchedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -91,8 +96,8 @@ class Informers:
         """Return the informer to read a kind from; an empty namespace means all of them.
 
         One that holds everything is preferred, then one of all labels in the namespace, then one
-        of exactly these labels, then the only one there is. Raises ConfigurationError when there
-        is none, or several and no telling which.
+        of exactly these labels, then the only one there is. Raises NotWatchedError when there is
+        none, or several and no telling which.
         """
         whole = self._whole.get(resource)
         if whole is not None:
@@ -108,11 +113,11 @@ class Informers:
         if len(covering) == 1 or exact:
             return (exact or covering)[0]
         if covering:
-            raise ConfigurationError(
+            raise NotWatchedError(
                 f"{len(covering)} informers hold a part of {resource}: read with the labels of one"
             )
         scope = f" in namespace {namespace}" if namespace else " in all namespaces"
-        raise ConfigurationError(
+        raise NotWatchedError(
             f"nothing keeps {resource.kind} ({resource}){scope} in the cache: declare it with "
             "owns() or watches(), ask informers for it before start, or read it live"
         )

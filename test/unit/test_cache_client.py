@@ -24,6 +24,7 @@ from flexinfer.errors import (
     ConfigurationError,
     ConflictError,
     DecodeError,
+    NotWatchedError,
 )
 from flexinfer.meta.object import Model, Object
 from flexinfer.meta.resource import GroupVersionKind, NamespacedName, Resource
@@ -162,9 +163,9 @@ async def test_c40_an_object_that_does_not_fit_names_its_field_and_can_be_read_r
 async def test_a_kind_that_nothing_watches_is_refused_by_name() -> None:
     rig = Rig()
     async with rig.running():
-        with pytest.raises(ConfigurationError, match=r"nothing keeps Other \(others\.test\.io\)"):
+        with pytest.raises(NotWatchedError, match=r"nothing keeps Other \(others\.test\.io\)"):
             await rig.client.get(Other, NamespacedName("", "a"))
-        with pytest.raises(ConfigurationError, match=r"owns\(\) or watches\(\)"):
+        with pytest.raises(NotWatchedError, match=r"owns\(\) or watches\(\)"):
             await rig.client.list(Other)
         with pytest.raises(ConfigurationError, match="no index 'none'"):
             await rig.client.by_index(Widget, "none", "x")

@@ -20,6 +20,7 @@ from flexinfer.errors import (
     ForbiddenError,
     InvalidError,
     NotOursError,
+    NotWatchedError,
     ServerError,
     TerminalError,
 )
@@ -266,6 +267,7 @@ async def test_an_applier_of_the_authors_own_is_the_one_that_is_used() -> None:
     ("error", "reason", "raised"),
     [
         (ConfigurationError("no such selector"), "InvalidSpec", TerminalError),
+        (NotWatchedError("nothing keeps Widget"), "NotWatched", TerminalError),
         (TerminalError("immutable"), "CannotProceed", TerminalError),
         (NotOursError("theirs"), "NotOurs", NotOursError),
         (InvalidError("PATCH: refused", said="refused"), "Refused", InvalidError),

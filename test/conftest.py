@@ -23,7 +23,7 @@ pytest_plugins = ["flexinfer.envtest.pytest_plugin"]
 
 # What knows sockets runs on both loops: programs are on uvloop only where that is installed.
 _SOCKETS = {
-    *("transport", "exec_plugin", "test_connection.py", "test_httpserver.py", "test_lines.py"),
+    *("transport", "exec_plugin", "connection", "httpserver", "test_lines.py"),
     *("test_proxy.py", "test_server.py"),
 }
 

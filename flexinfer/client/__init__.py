@@ -10,7 +10,8 @@ costs 1.2 s and 113 MB.
 - `transport`: bytes over HTTP; one typed error per kind of failure, a deadline on every call.
 - `exchange`, `failure`, `retry`, `lines`, `proxy`: what a transport does, a step each: send once,
   read a refusal, wait before the next try, cut a watch into lines, choose the way.
-- `connection`: HTTP/1.1 on one connection; `pool`: connections opened, kept and closed.
+- `connection`: HTTP/1.1 on one connection; `response`: an answer as it comes; `pool`: connections
+  opened, kept and closed.
 - `slots`: how many calls at once; `deadline`: how long one may take.
 - `auth`: service-account files and fixed tokens; `renewal`: credentials issued for a while, by
   `exec_plugin` or `oidc`; `kubeconfig`: which of them a kubeconfig means.

@@ -15,8 +15,8 @@ from flexinfer.errors import ConfigurationError, TransportError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from flexinfer.client.connection import LostError, Response
     from flexinfer.client.proxy import Proxy
+    from flexinfer.client.response import LostError, Response
     from flexinfer.errors import ApiError
 
 JSON = "application/json"

@@ -6,13 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flexinfer.client.connection import SilentError
+from flexinfer.client.response import SilentError
 from flexinfer.errors import ConfigurationError, DeadlineError, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from flexinfer.client.connection import Response
+    from flexinfer.client.response import Response
 
 # Above what etcd stores by default (1.5 MiB), even if every byte of it is escaped as \u00XX.
 MAX_LINE = 16 * 1024 * 1024

@@ -13,9 +13,10 @@ from weakref import WeakSet
 import anyio
 from aiohappyeyeballs import start_connection
 
-from flexinfer.client.connection import Connection, cause
+from flexinfer.client.connection import Connection
 from flexinfer.client.failure import phrase
 from flexinfer.client.proxy import PORTS
+from flexinfer.client.response import cause
 from flexinfer.errors import TransportError
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
     from aiohappyeyeballs import AddrInfoType
 
-    from flexinfer.client.connection import Response
     from flexinfer.client.proxy import Proxy
+    from flexinfer.client.response import Response
 
 # kube-apiserver closes an idle connection after 90 s; being first avoids most races about it.
 _IDLE_SECONDS = 60.0

@@ -32,12 +32,12 @@ import anyio
 
 from flexinfer import hotloop, log
 from flexinfer.client import exchange
-from flexinfer.client.connection import LostError
 from flexinfer.client.deadline import Deadline, OverdueError
 from flexinfer.client.exchange import JSON, Call, ConnectionLostError, Content, Encoder
 from flexinfer.client.lines import MAX_LINE, LineSplitter, LineStream
 from flexinfer.client.pool import ConnectError, Pool
 from flexinfer.client.proxy import proxy_for
+from flexinfer.client.response import LostError
 from flexinfer.client.retry import RetryPolicy
 from flexinfer.client.slots import Slots
 from flexinfer.errors import (
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from flexinfer.client.auth import Authorization, Credentials
-    from flexinfer.client.connection import Response
+    from flexinfer.client.response import Response
 
 __all__ = ["TIMEOUT", "RequestObserver", "Transport", "default_user_agent"]
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 COUNT = 100
 PACKAGE = f"{Path(flexinfer.__file__).parent}/"
-SERVER = f"{PACKAGE}envtest/simulated.py"
+SERVER = f"{PACKAGE}envtest/"
 
 
 class Calls:
@@ -60,7 +60,8 @@ class Calls:
     def _note(self, frame: FrameType, event: str, _: object) -> None:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
         caller = frame.f_back.f_code.co_filename if frame.f_back else ""
-        if event == "call" and file.startswith(PACKAGE) and SERVER not in (file, caller):
+        is_server = file.startswith(SERVER) or caller.startswith(SERVER)
+        if event == "call" and file.startswith(PACKAGE) and not is_server:
             self.by_name[f"{file.removeprefix(PACKAGE).removesuffix('.py')}.{name}"] += 1
 
     @property

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import SocketStream
 
-    from flexinfer.client.connection import Response
+    from flexinfer.client.response import Response
 
     StartPeer = Callable[..., AbstractAsyncContextManager["Peer"]]
     OpenPool = Callable[["Peer"], AbstractAsyncContextManager[Pool]]

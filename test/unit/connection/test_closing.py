@@ -14,8 +14,9 @@ import anyio
 import pytest
 
 from flexinfer.client.auth import StaticCredentials
-from flexinfer.client.connection import Connection, LostError
+from flexinfer.client.connection import Connection
 from flexinfer.client.pool import ConnectError, Pool
+from flexinfer.client.response import LostError
 from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
 from flexinfer.envtest.certs import CertificateAuthority

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flexinfer.client.auth import StaticCredentials
-from flexinfer.client.connection import LostError
 from flexinfer.client.pool import ConnectError
+from flexinfer.client.response import LostError
 from flexinfer.client.transport import Transport
 from flexinfer.errors import ConfigurationError, ServerError, TransportError
 

@@ -12,8 +12,8 @@ import pytest
 from anyio.streams.tls import TLSStream
 
 from flexinfer.client.auth import StaticCredentials
-from flexinfer.client.connection import LostError
 from flexinfer.client.pool import Pool
+from flexinfer.client.response import LostError
 from flexinfer.client.tls import client_context
 from flexinfer.client.transport import Transport
 from flexinfer.envtest.certs import CertificateAuthority

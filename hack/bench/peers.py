@@ -7,6 +7,7 @@ sources change.
 
 from __future__ import annotations
 
+import compileall
 import hashlib
 import os
 import shutil
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS, GO, KOPF = "flexinfer", "controller-runtime", "kopf"
+_PACKAGES = ("flexinfer", "api", "controllers", "internal", "hack")
 _PEER = Path(__file__).with_name("peer")
 _REQUIREMENTS = ROOT / "requirements" / "bench.txt"
 _WITHIN = 900.0
@@ -49,7 +51,10 @@ class Subject:
 
 
 def ours() -> Subject:
-    """Return our subject, run by this Python."""
+    """Return our subject, run by this Python on bytecode, which what is installed has as well."""
+    for package in _PACKAGES:
+        if not compileall.compile_dir(ROOT / package, quiet=1):
+            raise PeerError(f"{ROOT / package} was not compiled: make it writable")
     return Subject(OURS, (sys.executable, "-m", "hack.bench.subject"))
 
 

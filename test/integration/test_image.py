@@ -12,6 +12,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "requirements", "hack/image.sh")
 PACKAGES = ("flexinfer", "api", "controllers", "internal")
+# The second word of bytecode is 1 when it is valid whatever its source's time is (PEP 552).
+UNCOMPILED = """
+import sys
+from pathlib import Path
+import controllers.model, flexinfer.cmd.manager, internal.fetch.hub
+for name, module in sorted(sys.modules.items()):
+    cached = getattr(module, "__cached__", None)
+    if cached is None or "site-packages" not in cached:
+        continue
+    if not Path(cached).exists() or Path(cached).read_bytes()[4:8] != b"\\1\\0\\0\\0":
+        print(name)
+"""
 
 
 def test_the_image_script_installs_a_working_flexinfer(tmp_path: Path) -> None:
@@ -47,6 +59,23 @@ def test_the_image_script_installs_a_working_flexinfer(tmp_path: Path) -> None:
         )
         assert answer.returncode == 0, answer.stderr
         assert expected in answer.stdout
+    assert uncompiled(tmp_path / "image/bin/python") == []
+
+
+def uncompiled(python: Path) -> list[str]:
+    """Return the modules of a manager that each start would compile anew: nobody may write there.
+
+    Bytecode that asks for its source's time is stale where an image is made with other times.
+    """
+    answer = subprocess.run(
+        [str(python), "-c", UNCOMPILED],
+        env={"PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return answer.stdout.splitlines()
 
 
 def test_the_dockerfile_has_no_other_build_step_and_copies_what_the_script_needs() -> None:

@@ -13,6 +13,7 @@ RUN hack/image.sh /opt/flexinfer
 
 FROM python:3.13-slim-trixie
 COPY --from=build /opt/flexinfer /opt/flexinfer
-ENV PATH=/opt/flexinfer/bin:$PATH
+# Where the build step put the bytecode of all that is imported.
+ENV PATH=/opt/flexinfer/bin:$PATH PYTHONPYCACHEPREFIX=/opt/flexinfer/pycache
 USER 65532:65532
 ENTRYPOINT ["/opt/flexinfer/bin/flexinfer"]

@@ -4,7 +4,7 @@
 ```
 FlexInferError
 ├── ConfigurationError        a setting is impossible: correct the call
-│   └── NotWatchedError       no informer keeps what was read: declare it with `owns()`
+│   └── NotWatchedError       no informer can answer this read: declare the kind
 ├── TerminalError             retrying cannot help until the object changes
 ├── NotOursError              an object of that name belongs to someone else
 ├── DecodeError               bytes or an object do not fit their model: correct the object
@@ -70,7 +70,7 @@ class ConfigurationError(FlexInferError, ValueError):
 
 
 class NotWatchedError(ConfigurationError):
-    """Refuse to read a kind that no informer keeps: a fault of the program, not of an object."""
+    """Refuse a read that no informer can answer: a fault of the program, not of an object."""
 
 
 class TerminalError(FlexInferError):

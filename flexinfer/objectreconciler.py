@@ -76,7 +76,7 @@ READY = "Ready"
 _CLEAN_UP_AGAIN = 10.0
 # What a person has to mend, and the reason that Ready gives for it.
 _REASONS: Mapping[type[Exception], str] = {
-    NotWatchedError: "NotWatched",  # not the spec's fault, though it is a ConfigurationError
+    NotWatchedError: "NotWatched",  # before what it is too: the spec is not to blame
     ConfigurationError: "InvalidSpec",
     DecodeError: "InvalidSpec",
     ForbiddenError: "Forbidden",

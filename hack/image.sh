@@ -17,9 +17,13 @@ python3 -m venv --without-pip "$target"
   --no-compile --require-hashes --requirement "$root/requirements/run.txt"
 "$build/venv/bin/pip" --python "$target/bin/python" install --quiet --disable-pip-version-check \
   --no-compile --no-deps --no-index "$build"/dist/*.whl
-# Nobody may write there later, and imports without bytecode take four times as long, a second more
-# at each start. This bytecode is valid whatever times a builder gives its files.
-"$target/bin/python" -m compileall -q -f --invalidation-mode unchecked-hash "$target/lib"
+# Nobody may write there later, and Python's own image comes without bytecode: imports take four times
+# as long then, a second more at each start. This is valid whatever times a builder gives its files.
+export PYTHONPYCACHEPREFIX=$target/pycache
+compile=("$target/bin/python" -m compileall -q -f --invalidation-mode unchecked-hash)
+stdlib=$("$target/bin/python" -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')
+"${compile[@]}" -x '/(site-packages|test|tests|ensurepip|idlelib|lib2to3|tkinter|turtledemo)/' "$stdlib"
+"${compile[@]}" "$target/lib"
 "$target/bin/flexinfer" --help > /dev/null
 "$target/bin/flexinfer" manager --help > /dev/null
 echo "$target/bin/flexinfer"

@@ -23,9 +23,9 @@ def revision(port: int) -> int:
     return int(_ask(port, "/v3/kv/range", {"key": "AA=="})["header"]["revision"])
 
 
-def compact(port: int, revision: int) -> None:
-    """Make it forget what was before *revision*; the newest version of everything stays."""
-    _ask(port, "/v3/kv/compaction", {"revision": str(revision), "physical": True})
+def compact(port: int, before: int) -> None:
+    """Make the etcd at *port* forget what was *before* a revision, but for what is the newest."""
+    _ask(port, "/v3/kv/compaction", {"revision": str(before), "physical": True})
 
 
 def _ask(port: int, path: str, body: Tree) -> Tree:

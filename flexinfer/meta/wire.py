@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the API server answers with beside single objects: lists, lines of a watch, errors.
-
-Each is read in one pass, and of an object only what `flexinfer.meta.envelope` keeps of one.
-"""
+"""What the API server answers with beside single objects: lists, lines of a watch, errors."""
 
 from __future__ import annotations
 

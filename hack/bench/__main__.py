@@ -97,7 +97,13 @@ def bench(at: World, sizes: Sizes, chosen: Sequence[str]) -> list[Row]:
 def grow(at: World, sizes: Sizes) -> list[Row]:
     """Measure ours and the Go peer at every size."""
     subjects = [peers.ours(), peers.controller_runtime()]
-    return growth.rows(at, subjects, reconcile=sizes.growth_reconcile, sync=sizes.growth_sync)
+    return growth.rows(
+        at,
+        subjects,
+        reconcile=sizes.growth_reconcile,
+        sync=sizes.growth_sync,
+        rounds=sizes.rounds,
+    )
 
 
 def outcome(at: World, options: argparse.Namespace) -> Tree:

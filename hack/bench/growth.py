@@ -17,24 +17,31 @@ if TYPE_CHECKING:
 
 RECONCILE = (1_000, 5_000, 20_000)
 SYNC = (1_000, 10_000, 50_000)
-# Of what takes seconds, so that a machine that is slow for one of them does not show as growth.
-ROUNDS = 3
 
 
 def rows(
-    world: World, subjects: Sequence[Subject], *, reconcile: Sequence[int], sync: Sequence[int]
+    world: World,
+    subjects: Sequence[Subject],
+    *,
+    reconcile: Sequence[int],
+    sync: Sequence[int],
+    rounds: int,
 ) -> list[Row]:
-    """Measure every subject at every size: the largest reconcile, which takes minutes, once."""
+    """Measure every subject at every size.
+
+    In so many rounds, that a machine that is slow for a few seconds does not show as growth; the
+    largest reconcile, which takes minutes, once.
+    """
     found: list[Row] = []
     for count in reconcile:
         say(f"reconcile of {count}")
-        rounds = 1 if count == max(reconcile) else ROUNDS
-        found += in_turn(world, works.reconcile, subjects, count, rounds=rounds)
+        often = 1 if count == max(reconcile) else rounds
+        found += in_turn(world, works.reconcile, subjects, count, rounds=often)
     world.renew(0)
     last = 0
     for count in sync:
         say(f"Creating {count - last} objects more")
         world.populate(range(last, count))
         last = count
-        found += in_turn(world, works.sync, subjects, count, rounds=ROUNDS)
+        found += in_turn(world, works.sync, subjects, count, rounds=rounds)
     return found

@@ -51,10 +51,10 @@ class Subject:
 
 
 def ours() -> Subject:
-    """Return our subject, run by this Python on bytecode, which what is installed has as well."""
+    """Return our subject, run by this Python on bytecode, as an installed wheel is."""
     for package in _PACKAGES:
         if not compileall.compile_dir(ROOT / package, quiet=1):
-            raise PeerError(f"{ROOT / package} was not compiled: make it writable")
+            raise PeerError(f"{ROOT / package} was not compiled: the reason is above")
     return Subject(OURS, (sys.executable, "-m", "hack.bench.subject"))
 
 

@@ -29,16 +29,17 @@ class Table:
 
     def show(self, models: Sequence[Tree], *, trouble: str = "") -> None:
         """Print *models*, and *trouble* below them, unless they look as they did."""
-        lines = render(models, width=shutil.get_terminal_size((160, 24)).columns)
-        lines += [trouble] if trouble else []
+        width = shutil.get_terminal_size((160, 24)).columns
+        lines = render(models, width=width)
+        lines += [" ".join(trouble.split())[:width]] if trouble else []
         if lines == self._last:
             return
         if sys.stdout.isatty():
             if self._last:
                 sys.stdout.write(f"\x1b[{len(self._last)}F\x1b[J")
             print("\n".join(lines), flush=True)
-        else:
-            print("\n".join(lines if not self._last else _changed(self._last, lines)), flush=True)
+        elif news := _changed(self._last, lines):
+            print("\n".join(news), flush=True)
         self._last = lines
 
 
@@ -97,6 +98,6 @@ def watch(models: Callable[[], Sequence[Tree]], *, check: Callable[[], None]) ->
         try:
             seen = models()
         except FlexInferError as error:  # such as: somebody deletes the kind, to install it anew
-            trouble = f"Not read again yet, and tried on: {error}"
+            trouble = f"Cannot be read now, and is tried again: {error}"
         table.show(seen, trouble=trouble)
         time.sleep(_EVERY)

@@ -7,7 +7,6 @@
 - `oracle`: is every object in its right state at the end; knows the API, not our controllers.
 - `witness`: no write of a leader after its successor's start, no key worked on twice at once;
   from the audit log and the managers' own logs; pure.
-- `report`: the figures, and what was broken.
 
 Nothing here imports `controllers` or `internal`: what is tested does not judge itself.
 """

@@ -12,17 +12,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "requirements", "hack/image.sh")
 PACKAGES = ("flexinfer", "api", "controllers", "internal")
-# The second word of bytecode is 1 when it is valid whatever its source's time is (PEP 552).
+# The fifth byte of bytecode is 1 when it is valid whatever its source's time is (PEP 552).
 UNCOMPILED = """
 import sys
 from pathlib import Path
 import controllers.model, flexinfer.cmd.manager, internal.fetch.hub
 for name, module in sorted(sys.modules.items()):
     cached = getattr(module, "__cached__", None)
-    if cached is None or "site-packages" not in cached:
-        continue
-    if not Path(cached).exists() or Path(cached).read_bytes()[4:8] != b"\\1\\0\\0\\0":
-        print(name)
+    if cached and not (Path(cached).exists() and Path(cached).read_bytes()[4] == 1):
+        print(name, cached)
+print(controllers.__file__)
 """
 
 
@@ -59,17 +58,19 @@ def test_the_image_script_installs_a_working_flexinfer(tmp_path: Path) -> None:
         )
         assert answer.returncode == 0, answer.stderr
         assert expected in answer.stdout
-    assert uncompiled(tmp_path / "image/bin/python") == []
+    *uncompiled, found = modules_of(tmp_path / "image")
+    assert uncompiled == []
+    assert found.startswith(str(tmp_path / "image"))
 
 
-def uncompiled(python: Path) -> list[str]:
-    """Return the modules of a manager that each start would compile anew: nobody may write there.
+def modules_of(image: Path) -> list[str]:
+    """Return the modules of a manager that each start would compile anew, and where ours are.
 
-    Bytecode that asks for its source's time is stale where an image is made with other times.
+    In the image nobody may write, and the standard library has no bytecode beside it.
     """
     answer = subprocess.run(
-        [str(python), "-c", UNCOMPILED],
-        env={"PYTHONDONTWRITEBYTECODE": "1"},
+        [str(image / "bin/python"), "-P", "-c", UNCOMPILED],
+        env={"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(image / "pycache")},
         capture_output=True,
         text=True,
         timeout=60,
@@ -83,3 +84,9 @@ def test_the_dockerfile_has_no_other_build_step_and_copies_what_the_script_needs
     assert re.findall(r"^RUN (.+)$", text, re.MULTILINE) == ["hack/image.sh /opt/flexinfer"]
     copied = " ".join(re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE)).split()
     assert set(BUILT_FROM) | set(PACKAGES) <= set(copied)
+
+
+def test_the_image_looks_for_bytecode_where_the_script_puts_it() -> None:
+    script = (ROOT / "hack/image.sh").read_text()
+    assert "PYTHONPYCACHEPREFIX=$target/pycache" in script
+    assert "PYTHONPYCACHEPREFIX=/opt/flexinfer/pycache" in (ROOT / "Dockerfile").read_text()

@@ -29,5 +29,5 @@ def restored_logging() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    """Issue the certificates of every scripted server; making a key takes a tenth of a second."""
+    """Issue the certificates of nearly every server; making a key takes a tenth of a second."""
     return CertificateAuthority.create(tmp_path_factory.mktemp("ca"))

@@ -47,11 +47,21 @@ def watched(
 def test_a_kind_that_is_deleted_and_comes_back_ends_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gone = NotFoundError("the server could not find the requested resource")
+    gone = NotFoundError("GET /apis/ai.flexinfer/v1alpha2/models: 404 page not found\n")
     changed = MODEL | {"status": {"phase": "Error"}}
-    lines = watched(capsys, monkeypatch, [MODEL], gone, gone, [changed])
-    assert [line.split()[0] for line in lines] == ["NAME", "llama", "Not", "llama"]
-    assert "could not find the requested resource" in lines[2]
+    lines = watched(capsys, monkeypatch, [MODEL], gone, gone, [MODEL], [changed])
+    assert [line.split()[0] for line in lines] == ["NAME", "llama", "Cannot", "llama"]
+    assert lines[2].endswith("404 page not found")
     assert "Error" in lines[3]
-    # What was read last stays in sight: nothing is claimed to be gone.
-    assert lines.count(lines[1]) == 1
+
+
+def test_on_a_terminal_trouble_takes_one_line_whatever_it_says(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    long = NotFoundError("first line\n" + "very long " * 20)
+    lines = watched(capsys, monkeypatch, [MODEL], long, [MODEL])
+    assert max(map(len, lines)) <= 60 + len("\x1b[3F\x1b[J")
+    # Each redraw goes up as many lines as there were: two of the table, then three.
+    assert [line[2] for line in lines if line.startswith("\x1b[")] == ["2", "3"]

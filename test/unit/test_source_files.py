@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every source file says under which licence it is, and no module has grown past its concept."""
+"""Files name their licence, modules stay with one concept, packages say what is in them."""
 
 from __future__ import annotations
 
@@ -45,6 +45,14 @@ def test_reading_a_packages_docstring_is_reading_what_is_in_it() -> None:
         and not named(path.stem, "\n".join(files[f"{path.parent}/__init__.py"]))
     ]
     assert missing == []
+    listed = {
+        f"{package}/{name}"
+        for package in packages
+        for line in files[f"{package}/__init__.py"]
+        if (item := re.match(r"- ((`\w+`(, )?)+):", line))
+        for name in re.findall(r"\w+", item[1])
+    }
+    assert listed - {str(path.with_suffix("")) for path in inside} == set()
 
 
 def named(module: str, text: str) -> bool:

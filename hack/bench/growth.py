@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hack.bench import works
+from hack.bench.results import medians
 from hack.bench.works import in_turn, say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from hack.bench.peers import Subject
     from hack.bench.results import Row
@@ -27,21 +28,32 @@ def rows(
     sync: Sequence[int],
     rounds: int,
 ) -> list[Row]:
-    """Measure every subject at every size.
+    """Measure every subject at every size in each round; return medians.
 
-    In so many rounds, that a machine that is slow for a few seconds does not show as growth; the
-    largest reconcile, which takes minutes, once.
+    Round by round and not size by size: a machine that is slower for a minute would show as growth.
+    The largest reconcile, which takes minutes, has its place in the middle round alone.
     """
     found: list[Row] = []
-    for count in reconcile:
-        say(f"reconcile of {count}")
-        often = 1 if count == max(reconcile) else rounds
-        found += in_turn(world, works.reconcile, subjects, count, rounds=often)
+    for number in range(rounds):
+        say(f"Round {number + 1} of {rounds}")
+        first = number % len(subjects)
+        turn = (*subjects[first:], *subjects[:first])
+        sizes = reconcile if number == rounds // 2 else reconcile[:-1]
+        found += _reconciled(world, turn, sizes)
+        found += _synced(world, turn, sync)
+    return medians(found)
+
+
+def _reconciled(world: World, subjects: Sequence[Subject], sizes: Sequence[int]) -> Iterator[Row]:
+    for count in sizes:
+        yield from in_turn(world, works.reconcile, subjects, count, rounds=1)
+
+
+def _synced(world: World, subjects: Sequence[Subject], sizes: Sequence[int]) -> Iterator[Row]:
     world.renew(0)
     last = 0
-    for count in sync:
+    for count in sizes:
         say(f"Creating {count - last} objects more")
         world.populate(range(last, count))
         last = count
-        found += in_turn(world, works.sync, subjects, count, rounds=rounds)
-    return found
+        yield from in_turn(world, works.sync, subjects, count, rounds=1)

@@ -22,7 +22,7 @@ from flexinfer.errors import FlexInferError
 from hack.bench import fixture, measure
 from hack.bench.peers import OURS
 from hack.bench.process import Process, running
-from hack.bench.results import Cost, Row, median
+from hack.bench.results import Cost, Row, medians
 from hack.bench.works import say
 from hack.localcluster import local
 from hack.localcluster.processes import http_get
@@ -151,46 +151,49 @@ def _wait_quiet(process: Process) -> None:
         quiet = quiet + 1 if share < _QUIET_SHARE else 0
 
 
-def measured(managers: Managers, subject: Subject, seconds: float) -> tuple[Cost, Cost]:
-    """Return what the start of a manager costs, and then *seconds* of quiet.
-
-    The memory of the start is that at its end; that of the quiet time is the resident size at
-    its end, since the peak is the start's.
-    """
+def start(managers: Managers, subject: Subject) -> Cost:
+    """Return what it costs until a manager is ready; the memory is that at the end."""
     with managers.started(subject) as (process, url):
         ready = _wait_ready(process, url) - process.started
         cpu, rss = measure.cpu_seconds(process.pid), measure.rss_mib(process.pid)
-        start = Cost(ready, cpu, rss, rss)
+        return Cost(ready, cpu, rss, rss)
+
+
+def quiet(managers: Managers, subject: Subject, seconds: float) -> Cost:
+    """Return what *seconds* of quiet cost; the memory is that at their end."""
+    with managers.started(subject) as (process, url):
+        _wait_ready(process, url)
         _wait_quiet(process)
         before, began = measure.cpu_seconds(process.pid), time.perf_counter()
         time.sleep(seconds)
         process.check()
         cpu = measure.cpu_seconds(process.pid) - before
         rss = measure.rss_mib(process.pid)
-        return start, Cost(time.perf_counter() - began, cpu, rss, rss)
+        return Cost(time.perf_counter() - began, cpu, rss, rss)
 
 
 def rows(
     managers: Managers, subjects: Sequence[Subject], *, rounds: int, seconds: float
 ) -> list[Row]:
-    """Measure every manager once in each round, in turn; return the rows of startup and idle."""
-    starts: dict[str, list[Cost]] = {subject.name: [] for subject in subjects}
-    quiets: dict[str, list[Cost]] = {subject.name: [] for subject in subjects}
+    """Measure every manager in turn, the starts thrice as often; return rows of medians."""
+    found: list[Row] = []
+    for number in range(3 * rounds):
+        for subject in subjects:
+            cost = start(managers, subject)
+            found.append(Row("startup", subject.name, managers.count, cost))
+            say(
+                f"startup, round {number + 1} of {3 * rounds}, {subject.name}: {cost.wall_s:.2f} s "
+                f"wall, {cost.cpu_s:.2f} s CPU"
+            )
     for number in range(rounds):
         for subject in subjects:
-            start, quiet = measured(managers, subject, seconds)
-            starts[subject.name].append(start)
-            quiets[subject.name].append(quiet)
+            cost = quiet(managers, subject, seconds)
+            found.append(Row("idle", subject.name, managers.count, cost))
             say(
-                f"idle, round {number + 1} of {rounds}, {subject.name}: ready after "
-                f"{start.wall_s:.2f} s, then {quiet.cpu_s / quiet.wall_s:.2%} CPU, "
-                f"{quiet.rss_mib:.1f} MiB"
+                f"idle, round {number + 1} of {rounds}, {subject.name}: "
+                f"{cost.cpu_s / cost.wall_s:.2%} CPU, {cost.rss_mib:.1f} MiB"
             )
-    return [
-        Row(work, subject, managers.count, median(costs))
-        for work, found in (("startup", starts), ("idle", quiets))
-        for subject, costs in found.items()
-    ]
+    return medians(found)
 
 
 def help_rows(rounds: int) -> list[Row]:
@@ -199,8 +202,8 @@ def help_rows(rounds: int) -> list[Row]:
         OURS: [_script(), "manager", "--help"],
         "python -c pass": [sys.executable, "-c", "pass"],
     }
-    costs: dict[str, list[Cost]] = {name: [] for name in commands}
-    for _ in range(rounds):
-        for name, argv in commands.items():
-            costs[name].append(measure.command(argv))
-    return [Row("help", name, 1, median(found)) for name, found in costs.items()]
+    return medians(
+        Row("help", name, 1, measure.command(argv))
+        for _ in range(rounds)
+        for name, argv in commands.items()
+    )

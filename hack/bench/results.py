@@ -91,6 +91,14 @@ def median(costs: Sequence[Cost]) -> Cost:
     )
 
 
+def medians(rows: Iterable[Row]) -> list[Row]:
+    """Return one row for those of each work, subject and size."""
+    alike: dict[tuple[str, str, int], list[Cost]] = {}
+    for row in rows:
+        alike.setdefault((row.work, row.subject, row.n), []).append(row.cost)
+    return [Row(*which, median(costs)) for which, costs in alike.items()]
+
+
 def metrics(row: Row) -> Mapping[str, float]:
     """Return the figures of a row that are compared.
 

@@ -32,6 +32,12 @@ def test_the_median_is_of_each_figure_for_itself() -> None:
     assert results.median(costs) == Cost(2, 20, 6, 2)
 
 
+def test_rows_of_the_same_work_subject_and_size_become_one() -> None:
+    rows = [row("sync", "kopf", 1, cpu=cpu) for cpu in (3, 1, 2)]
+    rows.insert(1, row("sync", "kopf", 2, cpu=9))
+    assert results.medians(rows) == [row("sync", "kopf", 1, cpu=2), row("sync", "kopf", 2, cpu=9)]
+
+
 def test_a_row_says_what_was_measured() -> None:
     assert row("watch", "kopf", 20_000, wall=8, cpu=2).tree() == {
         "work": "watch",

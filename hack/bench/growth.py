@@ -41,7 +41,7 @@ def rows(
         sizes = reconcile if number == rounds // 2 else reconcile[:-1]
         found += _reconciled(world, turn, sizes)
         found += _synced(world, turn, sync)
-    return medians(found)
+    return sorted(medians(found), key=lambda row: (row.work, row.n))
 
 
 def _reconciled(world: World, subjects: Sequence[Subject], sizes: Sequence[int]) -> Iterator[Row]:

@@ -4,7 +4,7 @@
 # The Dockerfile's only build step, and run by a test in a clean environment.
 # usage: hack/image.sh TARGET_FOLDER
 set -euo pipefail
-target=$1
+target=$(realpath --canonicalize-missing -- "$1")
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hack.bench import works
 from hack.bench.results import medians
-from hack.bench.works import in_turn, say
+from hack.bench.works import in_turn, say, turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,11 +36,9 @@ def rows(
     found: list[Row] = []
     for number in range(rounds):
         say(f"Round {number + 1} of {rounds}")
-        first = number % len(subjects)
-        turn = (*subjects[first:], *subjects[:first])
         sizes = reconcile if number == rounds // 2 else reconcile[:-1]
-        found += _reconciled(world, turn, sizes)
-        found += _synced(world, turn, sync)
+        found += _reconciled(world, turn(subjects, number), sizes)
+        found += _synced(world, turn(subjects, number), sync)
     return sorted(medians(found), key=lambda row: (row.work, row.n))
 
 

@@ -23,7 +23,7 @@ from hack.bench import fixture, measure
 from hack.bench.peers import OURS
 from hack.bench.process import Process, running
 from hack.bench.results import Cost, Row, medians
-from hack.bench.works import say
+from hack.bench.works import say, turn
 from hack.localcluster import local
 from hack.localcluster.processes import http_get
 
@@ -178,7 +178,7 @@ def rows(
     """Measure every manager in turn, the starts thrice as often; return rows of medians."""
     found: list[Row] = []
     for number in range(3 * rounds):
-        for subject in subjects:
+        for subject in turn(subjects, number):
             cost = start(managers, subject)
             found.append(Row("startup", subject.name, managers.count, cost))
             say(
@@ -186,7 +186,7 @@ def rows(
                 f"wall, {cost.cpu_s:.2f} s CPU"
             )
     for number in range(rounds):
-        for subject in subjects:
+        for subject in turn(subjects, number):
             cost = quiet(managers, subject, seconds)
             found.append(Row("idle", subject.name, managers.count, cost))
             say(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import anyio
 
 from hack.bench import fixture, process, verify
-from hack.bench.results import Cost, Row, median
+from hack.bench.results import Cost, Row, medians
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -98,23 +98,28 @@ def watch(world: World, subject: Subject, count: int) -> Cost:
 Work: TypeAlias = "Callable[[World, Subject, int], Cost]"
 
 
+def turn(subjects: Sequence[Subject], number: int) -> Sequence[Subject]:
+    """Return the subjects as one round takes them.
+
+    Each round begins with the next one: what one leaves to the API server, another inherits.
+    """
+    first = number % len(subjects)
+    return (*subjects[first:], *subjects[:first])
+
+
 def in_turn(
     world: World, work: Work, subjects: Sequence[Subject], count: int, *, rounds: int
 ) -> list[Row]:
-    """Measure every subject once in each round, in turn; return a row of medians for each.
-
-    Each round begins with the next subject: what one leaves to the API server, another inherits.
-    """
+    """Measure every subject once in each round, in turn; return a row of medians for each."""
     name = work.__name__
-    costs: dict[str, list[Cost]] = {subject.name: [] for subject in subjects}
+    n = count * ROUNDS_OF_WATCH if work is watch else count
+    found: list[Row] = []
     for number in range(rounds):
-        first = number % len(subjects)
-        for subject in (*subjects[first:], *subjects[:first]):
+        for subject in turn(subjects, number):
             cost = work(world, subject, count)
-            costs[subject.name].append(cost)
+            found.append(Row(name, subject.name, n, cost))
             say(
                 f"{name} of {count}, round {number + 1} of {rounds}, {subject.name}: "
                 f"{cost.wall_s:.2f} s wall, {cost.cpu_s:.3f} s CPU, {cost.rss_mib:.1f} MiB"
             )
-    n = count * ROUNDS_OF_WATCH if work is watch else count
-    return [Row(name, subject, n, median(found)) for subject, found in costs.items()]
+    return medians(found)
